@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from aerobee.access.address_patterns import AddressPattern
 from aerobee.access.rights import DENY, PUB, SUB, allows
+from aerobee.address_patterns import AddressPattern
 from aerobee.protocol.frames.signature import Signer
 from aerobee.protocol.names import DLQ_PREFIX, HIDDEN_TOPICS
 

@@ -148,8 +148,8 @@ async def _serve_routes(settings: Settings, reload: Reload, supervised: bool) ->
     # and shards do without.
     with no_collections():
         from aerobee.broker.background.scheduler import Scheduler
+        from aerobee.broker.cluster.registration.exposure import name_server_exposure
         from aerobee.broker.monitoring.systemd import Notifier
-        from aerobee.broker.registration.exposure import name_server_exposure
         from aerobee.nameserver.server import NameServer
 
     notifier = Notifier()
@@ -268,6 +268,7 @@ def _for_development(settings: Settings, directory: str) -> dict[str, Any]:
     small: dict[str, Any] = {
         "store_path": directory,
         "listen_port": 0,
+        "ha_listen_port": 0,
         "commit_log_segment_bytes": _DEV_SEGMENT_BYTES,
         **_DEV_INDEX,
     }

@@ -119,7 +119,7 @@ class Settings(
             nameserver_host=self.nameserver_host or self.listen_host or _LOOPBACK,
             max_message_bytes=self._fitting_message_bytes(),
             consume_queue_segment_bytes=self.consume_queue_segment_bytes + unit_bytes,
-            ha_listen_port=self.ha_listen_port or min(self.listen_port + 1, 65_535),
+            ha_listen_port=self.ha_listen_port or _next_port(self.listen_port),
             **tls,
         )
 
@@ -169,6 +169,16 @@ class Settings(
         return self.transient_pool_enabled and not self.sync_flush and self.broker_role != "SLAVE"
 
     @property
+    def replicates(self) -> bool:
+        """Whether the port for slaves opens."""
+        return self.ha_enabled or self.broker_role != "ASYNC_MASTER"
+
+    @property
+    def sync_master(self) -> bool:
+        """Whether an answer to a send promises copies on slaves."""
+        return self.broker_role == "SYNC_MASTER"
+
+    @property
     def takes_tls(self) -> bool:
         """Whether any port takes TLS."""
         return self.tls_mode != "disabled"
@@ -194,6 +204,11 @@ BY_FULL_KEY: Final = {setting.full_key: setting for setting in SETTINGS}
 BY_ROCKETMQ_KEY: Final = {
     key: setting for setting in SETTINGS for key in (setting.rocketmq_key, *setting.aliases) if key
 }
+
+
+def _next_port(port: int) -> int:
+    """The port for slaves where none is set; 0 (any free one) beside a port of 0."""
+    return min(port + 1, 65_535) if port else 0
 
 
 def _absolute(path: str) -> str:

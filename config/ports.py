@@ -37,6 +37,8 @@ def listeners(settings: Settings) -> list[Listener]:
         what = "the VIP port, broker.listen_port - 2 (broker.vip_port_enabled = false: off)"
         remedy = "it moves with --port; --set broker.vip_port_enabled=false turns it off"
         found.append(Listener("broker.vip_port_enabled", what, host, port - VIP_BELOW, remedy))
+    if settings.replicates and (port := settings.ha_listen_port):
+        found.append(_of_slaves(host, port))
     if settings.admin_port:
         found.append(_of_administrators(settings, "admin.port", settings.admin_port))
     if settings.nameserver_enabled and (port := settings.nameserver_admin_port):
@@ -47,6 +49,13 @@ def listeners(settings: Settings) -> list[Listener]:
             remedy = f"--{part}-port N or {part}.port; 0 turns it off"
             found.append(Listener(f"{part}.port", f"{part}.port (0: off)", host, port, remedy))
     return found
+
+
+def _of_slaves(host: str, port: int) -> Listener:
+    key = "replication.ha_listen_port"
+    what = f"{key}, the port for slaves (0: broker.listen_port + 1)"
+    remedy = f"{key} (in a broker.conf it is listenPort + 1); replication.ha_enabled = false: off"
+    return Listener(key, what, host, port, remedy)
 
 
 def _of_administrators(settings: Settings, key: str, port: int) -> Listener:

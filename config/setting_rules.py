@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from aerobee.address_list import address_list
 from aerobee.config.errors import ConfigError, raise_all
-from aerobee.config.model import BY_NAME
+from aerobee.config.model import BY_NAME, SETTINGS
 
 Values = dict[str, Any]
 
@@ -79,11 +79,14 @@ def apply_rules(values: Values, origins: dict[str, Origin]) -> list[str]:
         check.wrong("address_server", _NO_ADDRESS_SERVER)
     if values["transient_pool_fail_fast"] and values["transient_pool_buffers"] < 3:
         check.wrong("transient_pool_buffers", _TOO_FEW_BUFFERS)
+    _ask_for_replication(values, origins)
+    _replication(check, values)
     _ask_for_tls(values, origins)
     _files_of_tls(check, values)
     raise_all(check.errors)
     warnings = [
         *_broker_number(values, origins),
+        *_master_of_a_slave(values, origins),
         *_ha_port(values, origins),
         *_names(values),
         *_listening(values, origins),
@@ -118,6 +121,43 @@ class _Checker:
         where = "" if origin is DEFAULT else origin.text
         key = origin.key or BY_NAME[name].full_key
         self.errors.append(ConfigError(key, str(self._values[name]), reason, where))
+
+
+def _ask_for_replication(values: Values, origins: dict[str, Origin]) -> None:
+    """The port for slaves opens when a setting of theirs is named, unless it is closed by name. A
+    slave that syncs before others answer reports what is synced."""
+    for setting in SETTINGS:
+        named = origins.get(setting.name, DEFAULT).source != "default"
+        if setting.section == "replication" and named and "ha_enabled" not in origins:
+            values["ha_enabled"] = True
+            origins["ha_enabled"] = Origin("rule", f"{_names_of(setting.name)} is given", "")
+    syncs = values["broker_role"] == "SLAVE" and values["flush_disk_type"] == "SYNC_FLUSH"
+    if syncs and "ha_ack_durable" not in origins:
+        values["ha_ack_durable"] = True
+        origins["ha_ack_durable"] = Origin("rule", "a slave with SYNC_FLUSH", "")
+
+
+def _replication(check: _Checker, values: Values) -> None:
+    role, master = values["broker_role"], values["ha_master_address"]
+    if role == "SLAVE" and values["broker_id"] == 0:
+        check.wrong("broker_id", "a slave's must be above 0: 0 is its master")
+    if role != "ASYNC_MASTER" and not values["ha_enabled"]:
+        check.wrong("ha_enabled", f"a {role} needs the port for slaves")
+    if is_master_address(master) and not _is_address(master):
+        check.wrong("ha_master_address", "must be host:port")
+    if values["ha_slave_addresses"]:
+        # Few configurations have some, and a module costs each start some time.
+        from aerobee.address_patterns import address_patterns
+
+        try:
+            address_patterns(values["ha_slave_addresses"])
+        except ValueError as error:
+            check.wrong("ha_slave_addresses", str(error))
+
+
+def is_master_address(text: str) -> bool:
+    """Whether haMasterAddress names a master: RocketMQ passes over fewer than 6 characters."""
+    return len(text) >= 6
 
 
 def _ask_for_tls(values: Values, origins: dict[str, Origin]) -> None:
@@ -222,6 +262,25 @@ def _broker_number(values: Values, origins: dict[str, Origin]) -> Iterator[str]:
         values["broker_id"] = 0
         origins["broker_id"] = Origin("rule", "a master is always 0", "")
         yield f"broker id {number} is ignored: a master is always 0"
+
+
+def _master_of_a_slave(values: Values, origins: Mapping[str, Origin]) -> Iterator[str]:
+    """Warnings about a slave that cannot find its master, and about an address that nobody asks."""
+    is_slave, master = values["broker_role"] == "SLAVE", values["ha_master_address"]
+    if master and not is_master_address(master):
+        yield f"haMasterAddress {master} is ignored: it has fewer than 6 characters"
+    if not is_slave:
+        return
+    if not values["broker_name"]:
+        yield (
+            "a slave has the name of its master, and this one has the host's: set brokerName "
+            "(broker.name), and brokerClusterName (broker.cluster_name) where the master has one"
+        )
+    if not values["name_servers"].strip() and not is_master_address(master):
+        yield (
+            "nobody tells this slave where its master is, unless that one registers here: set "
+            "namesrvAddr (broker.name_servers) or haMasterAddress (replication.ha_master_address)"
+        )
 
 
 def _ha_port(values: Values, origins: dict[str, Origin]) -> Iterator[str]:

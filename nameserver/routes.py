@@ -420,14 +420,17 @@ class RouteTable:
             text = "broker moved name=%s id=%d from=%s to=%s"
             log.info(text, group.name, broker_id, old, address)
             return
+        remedy = "a name of its own (brokerName)"
+        if broker_id != MASTER_ID:
+            remedy = "an id of its own (brokerId)"
         log.warning(
             "broker moved name=%s id=%d from=%s to=%s, while it is registered at the first: its "
-            "clients are sent to the second from now on; if two brokers run there, give each a "
-            "name of its own (brokerName)",
+            "clients are sent to the second from now on; if two brokers run there, give each %s",
             group.name,
             broker_id,
             old,
             address,
+            remedy,
         )
 
     def _master_of(self, group: BrokerGroup) -> Registration | None:

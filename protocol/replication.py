@@ -22,7 +22,7 @@ HEAD_BYTES: Final = _HEAD.size
 
 #: A slave in Java has a buffer of 4 MiB for a whole block; a larger one would never be complete.
 MOST_BLOCK_BYTES: Final = (4 << 20) - HEAD_BYTES
-#: What a slave of ours takes. Some masters were built with larger blocks.
+#: The largest block that a slave of ours takes. Some masters were built with larger ones.
 MOST_TAKEN_BYTES: Final = 16 << 20
 
 

@@ -5,6 +5,8 @@
 | store | DIR/shard-0 | DIR/shard-N |
 | name | the broker's | the broker's, and -N |
 | port for clients | broker.listen_port | 10 N above |
+| port for slaves, where it opens | replication.ha_listen_port | 10 N above |
+| the master that it follows | replication.ha_master_address, if it is given | 10 N above |
 | port for administrators | admin.port, if it is not 0 | 10 N above |
 | metrics, health | http.port + 1 | http.port + 1 + N; http.port itself is the supervisor's |
 | name server | all: the supervisor's, unless others are given | |
@@ -28,6 +30,7 @@ from aerobee.config.bounds.memory import Memory, worst_cases
 from aerobee.config.errors import ConfigError
 from aerobee.config.model import Settings
 from aerobee.config.ports import Listener, listeners, reachable
+from aerobee.config.setting_rules import is_master_address
 from aerobee.shards import SHARDS_MAX
 from aerobee.shards.shard_layout import shard_directory
 
@@ -74,6 +77,11 @@ def shard_changes(
         changes["listen_port"] = settings.listen_port + number * STRIDE
     if settings.admin_port:
         changes["admin_port"] = settings.admin_port + number * STRIDE
+    if settings.replicates and settings.ha_listen_port:
+        changes["ha_listen_port"] = settings.ha_listen_port + number * STRIDE
+    if is_master_address(settings.ha_master_address):
+        host, _, port = settings.ha_master_address.rpartition(":")
+        changes["ha_master_address"] = f"{host}:{int(port) + number * STRIDE}"
     if settings.http_port:
         changes["http_port"] = settings.http_port + 1 + number
     if memory is not None and not settings.memory_bytes:
@@ -87,8 +95,10 @@ def check_plan(settings: Settings, count: int) -> None:
     """Raise ConfigError if there are too few ports for the shards."""
     last = count - 1
     assert 1 < count <= SHARDS_MAX
+    ha_port = settings.ha_listen_port if settings.replicates else 0
     for key, port, end in (
         ("broker.listen_port", settings.listen_port, settings.listen_port + last * STRIDE + 1),
+        ("replication.ha_listen_port", ha_port, ha_port + last * STRIDE),
         ("admin.port", settings.admin_port, settings.admin_port + last * STRIDE),
         ("http.port", settings.http_port, settings.http_port + 1 + last),
     ):

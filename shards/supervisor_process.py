@@ -22,12 +22,12 @@ from collections.abc import Callable, Sequence
 
 from aerobee import __version__
 from aerobee.broker.background.scheduler import Scheduler
+from aerobee.broker.cluster.registration.broker_address import decide_advertised
+from aerobee.broker.cluster.registration.name_server_link import parse_server
+from aerobee.broker.cluster.registration.namesake import ask_brokers
 from aerobee.broker.lifecycle.free_ports import check_ports_free
 from aerobee.broker.monitoring.http import HttpLimits, HttpServer
 from aerobee.broker.monitoring.systemd import Notifier
-from aerobee.broker.registration.broker_address import decide_advertised
-from aerobee.broker.registration.name_server_link import parse_server
-from aerobee.broker.registration.namesake import ask_brokers
 from aerobee.config.errors import ConfigError
 from aerobee.config.loading.hangup import HANGUPS
 from aerobee.config.model import Settings

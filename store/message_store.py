@@ -18,11 +18,15 @@ flushing, allocation of segments and the scrub, nothing else, happen on threads 
 the listener is called there.
 """
 
+from __future__ import annotations
+
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from aerobee.config.model import Settings
+from aerobee.protocol.message.record_check import CHECK_BODY
 from aerobee.store.background.retention.queue_cleaning import QueueCleaner
 from aerobee.store.background.retention.retention import Retention
 from aerobee.store.background.retention.triggers import RetentionRules
@@ -61,16 +65,20 @@ from aerobee.store.reading.timer_queues import TimerQueues
 from aerobee.store.recovery.cross_check import CrossCheck
 from aerobee.store.recovery.opening import StoreParts, open_parts
 from aerobee.store.recovery.recovery_report import Progress
-from aerobee.store.replication.appender import Appender
-from aerobee.store.replication.feed import Feed
 from aerobee.store.segments.allocate import AllocateMappedFileService
 from aerobee.store.segments.results import Arrival
 from aerobee.store.segments.transient_pool import NO_POOL
 from aerobee.store.store_stats import StoreStatsService
 
+if TYPE_CHECKING:
+    from aerobee.store.log.replication.appender import Appender
+    from aerobee.store.log.replication.feed import Feed
+
 log = logging.getLogger("aerobee.store")
 
 _RETRY_S = 1.0
+# Nothing is derived from records below this: they are checked only.
+_NOTHING_BELOW = 1 << 62
 
 
 class _StoreBreaking(Breaking):
@@ -146,7 +154,7 @@ class MessageStore:
         progress: Progress | None = None,
         compiled: Compiled | None = None,
         listener: StoreListener | None = None,
-    ) -> "MessageStore":
+    ) -> MessageStore:
         """Lock, recover and start the store below `settings.store_path`; `compiled` serves plain
         input, `listener` gets the moves of marks and a failure.
 
@@ -223,8 +231,8 @@ class MessageStore:
         parts = self._parts
         given = self._core, self.log, parts.dispatcher, parts.index, self._offsets
         if self._core.settings.consume_queue_ext_enabled:
-            return ExtendedReput(*given, parts.maps)
-        return Reput(*given, self._compiled)
+            return ExtendedReput(*given, maps=parts.maps)
+        return Reput(*given, compiled=self._compiled)
 
     def _build_flushing(self) -> None:
         """The services that move the committed and the durable mark, and the watch of the disks."""
@@ -384,11 +392,25 @@ class MessageStore:
 
     def make_feed(self) -> Feed:
         """The rules by which this store, a master's, gives its log to slaves."""
+        # Most stores need neither these modules nor those of a slave.
+        from aerobee.store.log.replication.feed import Feed
+
         return Feed(self._core)
 
     def make_appender(self) -> Appender:
         """The rules by which this store, a slave's, takes the log of its master."""
-        return Appender(self._core, self.log, self._parts.dispatcher, self._damage)
+        from aerobee.store.log.replication.appender import Appender, Checking
+
+        crc_check = max(CHECK_BODY, self._damage.judge.crc_check)
+        take = self._parts.dispatcher.taker(crc_check, _NOTHING_BELOW)
+        return Appender(self._core, self.log, Checking(crc_check, take), self._damage)
+
+    def number_on(self) -> None:
+        """This store's own messages follow those of the appender, which takes no more blocks: their
+        numbers go on at the ends of the queues. All that is written is dispatched by now."""
+        assert self.marks.dispatched == self.marks.written
+        for queue in self._queues:
+            queue.number_on()
 
     # --- queues -----------------------------------------------------------------------------
 

@@ -17,15 +17,24 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Modules of aerobee/ itself that several folders share; they import nothing of ours
 # (docs/decisions/0012-shared-leaves.md).
-LEAVES = frozenset({"address_list", "file_replacement", "nearest_name", "printable", "summed_log"})
+LEAVES = frozenset(
+    {
+        "address_list",
+        "address_patterns",
+        "file_replacement",
+        "nearest_name",
+        "printable",
+        "summed_log",
+    }
+)
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "protocol": frozenset(),
-    "config": frozenset({"address_list", "nearest_name", "printable"}),
+    "config": frozenset({"address_list", "address_patterns", "nearest_name", "printable"}),
     "remoting": frozenset({"protocol", "summed_log"}),
     "store": frozenset({"protocol", "config"}),
     "native": frozenset({"protocol", "store", "remoting"}),
-    "access": frozenset({"protocol", "file_replacement", "summed_log"}),
+    "access": frozenset({"protocol", "address_patterns", "file_replacement", "summed_log"}),
     "nameserver": frozenset({"protocol", "config", "remoting", "access", "file_replacement"}),
     "broker": LEAVES
     | {"protocol", "config", "store", "nameserver", "remoting", "native", "access"},
@@ -61,6 +70,7 @@ ORDER: dict[str, tuple[str, ...]] = {
             "hashing",
             "layouts",
             "names",
+            "replication",
             "frames",
             "message",
             "filters",
@@ -109,7 +119,6 @@ ORDER: dict[str, tuple[str, ...]] = {
             "dispatch",
             "flush",
             "reading",
-            "replication",
             "inspect",
             "background",
             "recovery",
@@ -121,7 +130,6 @@ ORDER: dict[str, tuple[str, ...]] = {
         *(
             "errors",
             "rights",
-            "address_patterns",
             "accounts",
             "pauses",
             "files",
@@ -139,7 +147,7 @@ ORDER: dict[str, tuple[str, ...]] = {
             "routing",
             "background",
             "tables",
-            "registration",
+            "cluster",
             "appending",
             "second_step",
             "delay",

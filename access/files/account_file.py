@@ -33,11 +33,11 @@ from typing import Final, TypeVar
 import yaml
 
 from aerobee.access.accounts import LONGER_THAN, NO_ADDRESS, NO_GRANT, NO_LINES, Account, Grant
-from aerobee.access.address_patterns import AddressPattern
 from aerobee.access.errors import AccountFileError
 from aerobee.access.files.account_nodes import ListNode, Member, NoYaml, members_of
 from aerobee.access.pauses import NO_PAUSES, Pauses
 from aerobee.access.rights import is_right, parse_right
+from aerobee.address_patterns import AddressPattern
 
 _T = TypeVar("_T")
 

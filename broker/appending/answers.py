@@ -8,7 +8,7 @@ mode.
 | policy        | the answer leaves                | for                                         |
 |---------------|----------------------------------|---------------------------------------------|
 | `AtOnce`      | with the append                  | sends, decisions; the settings name no mark |
-| `WhenKept`    | when `Marks.kept` has passed it  | sends, decisions, under SYNC_FLUSH          |
+| `WhenKept`    | when `Marks.kept` has passed it  | sends, decisions; SYNC_FLUSH, SYNC_MASTER   |
 | `WhenDurable` | when it is durable and kept      | intents, whatever the flush mode            |
 
 Answers wait in append order, so that one reading of the mark releases every answer that it covers:
@@ -17,8 +17,10 @@ one hand-over per flushed batch, one write per connection.
 Guarantees
 - Loop thread only; `broker/appending/store_events.py` brings here what the store's threads see.
 - An answer of success leaves only after the mark has passed the message's end.
-- Three different answers: kept (SUCCESS), not yet (FLUSH_DISK_TIMEOUT after the time-out; the
-  message is stored and may become durable), failed (SERVICE_NOT_AVAILABLE: the store is broken).
+- Different answers: kept (SUCCESS); not yet (FLUSH_DISK_TIMEOUT or FLUSH_SLAVE_TIMEOUT after the
+  time-out; the message is stored and may still become durable, or be copied); kept here, but there
+  are not enough slaves that could copy it (SLAVE_NOT_AVAILABLE, at once); failed
+  (SERVICE_NOT_AVAILABLE: the store is broken).
 - An answer that cannot be made is a fault of its own request only, which is answered as the router
   would (`refusal`).
 - Of very many the first ones leave at once, and the others a slice a turn.
@@ -42,6 +44,7 @@ from aerobee.protocol.frames.header_decode import decode_header
 from aerobee.protocol.frames.pending_request import keep_for_answer
 from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.turns import Turns
+from aerobee.store.log.marks import waits_for_slaves
 from aerobee.store.message_store import MessageStore
 from aerobee.store.store_stats import Histogram
 
@@ -61,15 +64,28 @@ _DRAIN_POLL_S = 0.005
 MadeLater: TypeAlias = Callable[[int, str | None], bytes]
 
 
+#: Opaque and serialization of a request that was not decoded.
+Undecoded: TypeAlias = tuple[int, int]
+
+
 class WaitingAnswer(NamedTuple):
-    """The answer to `request`, for when the mark has passed `end`: its frame of success, or what
-    makes it."""
+    """The answer to a request with the code `code`, for when the mark has passed `end`: its frame
+    of success, or what makes it."""
 
     end: int
     deadline: float
     connection: Connection
-    request: Command
+    code: int
+    asked: Command | Undecoded
     made: bytes | MadeLater
+
+    @property
+    def request(self) -> Command:
+        """The request, of which an undecoded one has the fields that an answer needs."""
+        if isinstance(self.asked, Command):
+            return self.asked
+        opaque, serialization = self.asked
+        return Command(code=self.code, opaque=opaque, serialization=serialization)
 
 
 class _Parts(NamedTuple):
@@ -79,7 +95,29 @@ class _Parts(NamedTuple):
     turns: Turns
     store: MessageStore
     stats: BrokerStats
-    timeout_s: float
+    times: _Times
+
+
+class _Times(NamedTuple):
+    """How long an answer waits, in seconds: for what this machine does itself, and altogether."""
+
+    here_s: float
+    slaves_s: float
+
+    @classmethod
+    def of(cls, settings: Settings) -> _Times:
+        """The times that the settings give. Without a flush to wait for only slaves are waited
+        for."""
+        slaves_s = settings.slave_timeout_ms / 1000
+        here_s = settings.sync_flush_timeout_ms / 1000
+        if not waits_for_slaves(settings):
+            return cls(here_s, here_s)
+        return cls(max(here_s, slaves_s) if settings.sync_flush else slaves_s, slaves_s)
+
+    @property
+    def first_s(self) -> float:
+        """When the first of them is over."""
+        return min(self.here_s, self.slaves_s)
 
 
 class AtOnce:
@@ -133,8 +171,6 @@ class WhenKept(AtOnce):
     count in `put_times`."""
 
     waits = True
-    #: The code of an answer that has waited too long.
-    late = ResponseCode.FLUSH_DISK_TIMEOUT
 
     def __init__(
         self, what: str, most: int, parts: _Parts, put_times: Histogram | None = None
@@ -142,7 +178,10 @@ class WhenKept(AtOnce):
         self._what = what
         self._most = most
         self._put_times = put_times
-        self._loop, self._turns, self._store, self._stats, self._timeout_s = parts
+        self._loop, self._turns, self._store, self._stats, times = parts
+        #: Until an answer is looked at whether it has waited too long.
+        self._timeout_s = times.first_s
+        self._longer_s = times.here_s - times.first_s
         self._marks = parts.store.marks
         self._waiting: deque[WaitingAnswer] = deque()
         # Why nothing more will be kept, None as long as it is.
@@ -167,10 +206,18 @@ class WhenKept(AtOnce):
         """Log offset up to which answers need not wait."""
         return self._marks.kept
 
+    @property
+    def mark_here(self) -> int:
+        """Log offset up to which they wait for slaves only."""
+        return self._marks.kept_here
+
     def overload(self) -> BadRequest:
+        marks = self._marks
+        behind = marks.kept < marks.kept_here
+        slower = ("slaves", "they are") if behind else ("their sync", "the disk is")
         return BadRequest(
             ResponseCode.SYSTEM_BUSY,
-            f"[OVERLOAD]system busy, {len(self)} {self._what} wait for their sync: the disk is "
+            f"[OVERLOAD]system busy, {len(self)} {self._what} wait for {slower[0]}: {slower[1]} "
             "slower than what is sent; try again later",
         )
 
@@ -182,16 +229,17 @@ class WhenKept(AtOnce):
         # The body is in the log by now.
         keep_for_answer(request)
         deadline = self._loop.time() + self._timeout_s
-        self._waiting.append(WaitingAnswer(end, deadline, connection, request, made))
+        self._waiting.append(WaitingAnswer(end, deadline, connection, request.code, request, made))
         return None
 
     def wait_made(
         self, connection: Connection, answers: Iterable[tuple[int, int, int, int, bytes]]
     ) -> None:
         deadline = self._loop.time() + self._timeout_s
+        append = self._waiting.append
         for end, code, opaque, serialization, made in answers:
-            request = Command(code=code, opaque=opaque, serialization=serialization)
-            self._waiting.append(WaitingAnswer(end, deadline, connection, request, made))
+            asked = opaque, serialization
+            append(WaitingAnswer(end, deadline, connection, code, asked, made))
 
     def fail(self, reason: str) -> None:
         """A sync failed; what is not kept by now is answered SERVICE_NOT_AVAILABLE."""
@@ -215,6 +263,7 @@ class WhenKept(AtOnce):
             more = (
                 self._answer_kept(until)
                 or (self._broken is not None and self._fail_some(until))
+                or (self._marks.lacks_slaves and self._give_up_slaves(until))
                 or self._expire_some(until)
             )
         finally:
@@ -224,7 +273,7 @@ class WhenKept(AtOnce):
 
     def _answer_kept(self, until: float) -> bool:
         mark, clock, left = self.mark, self._turns.clock, _LOOK
-        waiting = self._waiting
+        waiting, popleft = self._waiting, self._waiting.popleft
         latest_deadline = self._loop.time() + self._timeout_s
         writes: dict[Connection, list[bytes]] = {}
         # Requests of one turn of the loop have one deadline: they are counted together.
@@ -233,19 +282,22 @@ class WhenKept(AtOnce):
             left -= 1
             if not left and clock() < until:
                 left = _LOOK
-            _, deadline, connection, request, made = waiting.popleft()
-            if deadline != counted_deadline or request.code != counted_code:
+            one = popleft()
+            _, deadline, connection, code, _, made = one
+            if deadline != counted_deadline or code != counted_code:
                 self._count(counted_code, 0, latest_deadline - counted_deadline, count)
-                counted_deadline, counted_code, count = deadline, request.code, 0
+                counted_deadline, counted_code, count = deadline, code, 0
             count += 1
-            if isinstance(made, bytes):
+            if type(made) is bytes:
                 frame = made
             else:
+                assert not isinstance(made, bytes)
                 try:
                     frame = made(ResponseCode.SUCCESS, None)
                 except Exception as error:  # noqa: BLE001 - the top of a request; `refusal` logs bugs
                     count -= 1
-                    frame = self._refuse(error, connection, request, latest_deadline - deadline)
+                    waited_s = latest_deadline - deadline
+                    frame = self._refuse(error, connection, one.request, waited_s)
                 if clock() >= until:
                     left = 0
             frames = writes.get(connection)
@@ -276,11 +328,27 @@ class WhenKept(AtOnce):
                 break
         return bool(waiting)
 
+    def _give_up_slaves(self, until: float) -> bool:
+        """Answer what is kept here, since nobody is there to copy it."""
+        here, waiting, clock = self.mark_here, self._waiting, self._turns.clock
+        while waiting and waiting[0].end <= here:
+            self._send(waiting.popleft(), ResponseCode.SLAVE_NOT_AVAILABLE, None)
+            if clock() >= until:
+                return True
+        return False
+
     def _expire_some(self, until: float) -> bool:
         now, waiting, clock = self._loop.time(), self._waiting, self._turns.clock
+        here = self.mark_here
         while waiting and waiting[0].deadline <= now:
+            late = ResponseCode.FLUSH_SLAVE_TIMEOUT
+            if waiting[0].end > here:
+                # Not even this machine has it: its own time may be longer.
+                if waiting[0].deadline + self._longer_s > now:
+                    return False
+                late = ResponseCode.FLUSH_DISK_TIMEOUT
             self.timed_out += 1
-            self._send(waiting.popleft(), self.late, None)
+            self._send(waiting.popleft(), late, None)
             if clock() >= until:
                 return True
         return False
@@ -319,6 +387,10 @@ class WhenDurable(WhenKept):
     def mark(self) -> int:
         return min(self._marks.kept, self._marks.durable)
 
+    @property
+    def mark_here(self) -> int:
+        return min(self._marks.kept_here, self._marks.durable)
+
     def wait(self, connection: Connection, request: Command, end: int, make: MadeLater) -> None:
         """Answer with what `make` makes then. What ends before another that waits is answered with
         that one."""
@@ -326,7 +398,7 @@ class WhenDurable(WhenKept):
         waiting, deadline = self._waiting, self._loop.time() + self._timeout_s
         if waiting:
             end = max(end, waiting[-1].end)
-        waiting.append(WaitingAnswer(end, deadline, connection, request, make))
+        waiting.append(WaitingAnswer(end, deadline, connection, request.code, request, make))
         self.hurry()
         self.go_on()
 
@@ -354,7 +426,7 @@ class Answers:
     ) -> None:
         self._loop = loop
         self._store = store
-        parts = _Parts(loop, turns, store, stats, settings.sync_flush_timeout_ms / 1000)
+        parts = _Parts(loop, turns, store, stats, _Times.of(settings))
         waits = store.marks.answers_wait
         #: To sends and recalls, to the ends of transactions.
         self.sends = (

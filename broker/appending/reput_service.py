@@ -9,10 +9,18 @@ cannot be written is the store's affair: it refuses sends, or becomes read-only,
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 from aerobee.broker.appending.held_pulls import HeldPulls
 from aerobee.remoting.turns import Turns
 from aerobee.store.message_store import MessageStore
+
+
+class Slaves(Protocol):
+    """The slaves of this broker (`broker/cluster/replication/`)."""
+
+    def appended(self) -> None:
+        """Messages were appended in the turn that ends: send them."""
 
 
 class ReputService:
@@ -26,12 +34,14 @@ class ReputService:
         turns: Turns,
         *,
         flush_timed: bool,
+        slaves: Slaves | None = None,
     ) -> None:
-        """`flush_timed`: the flush thread keeps to its interval."""
+        """`flush_timed`: the flush thread keeps to its interval. `slaves` get what is appended."""
         self._loop = loop
         self._store = store
         self._held = held
         self._turns = turns
+        self._slaves = slaves
         # Where messages become visible by a mark that a thread of the store moves, the thread is
         # woken and calls back.
         self._waits = store.marks.dispatch_waits
@@ -47,8 +57,16 @@ class ReputService:
             self._scheduled = True
             self._loop.call_soon(self._end_turn)
 
+    def send_ahead(self) -> None:
+        """Let slaves have what this turn has appended so far; the rest follows at its end."""
+        if self._slaves is not None:
+            self._slaves.appended()
+
     def _end_turn(self) -> None:
         self._scheduled = False
+        if self._slaves is not None:
+            # First, so that they work while this broker does.
+            self._slaves.appended()
         if self._wakes:
             self._store.request_flush()
         if not self._waits:

@@ -25,9 +25,9 @@ import time
 from collections.abc import Callable
 
 from aerobee import __version__
+from aerobee.broker.cluster.registration.broker_address import AddressError
 from aerobee.broker.lifecycle.daemon import Daemon, StartAbandoned
 from aerobee.broker.monitoring.systemd import Notifier
-from aerobee.broker.registration.broker_address import AddressError
 from aerobee.broker.tables.files.state_file import StateFileError
 from aerobee.config.errors import ConfigError
 from aerobee.config.loading.hangup import HANGUPS, heed_supervisor

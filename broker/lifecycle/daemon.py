@@ -28,6 +28,15 @@ from aerobee.broker.appending.store_events import StoreEvents
 from aerobee.broker.background.live_settings import LiveSettings
 from aerobee.broker.background.scheduler import Scheduler
 from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.cluster.registration.broker_address import (
+    Identity,
+    ReservedPorts,
+    decide_advertised,
+    ha_endpoint,
+)
+from aerobee.broker.cluster.registration.exposure import exposures
+from aerobee.broker.cluster.registration.master_address import check_master
+from aerobee.broker.cluster.registration.registration import Registrar
 from aerobee.broker.core import BrokerCore
 from aerobee.broker.lifecycle.free_ports import check_ports_free
 from aerobee.broker.monitoring.health_checks import (
@@ -43,9 +52,6 @@ from aerobee.broker.monitoring.metrics import Metrics
 from aerobee.broker.monitoring.network_metrics import http_port
 from aerobee.broker.monitoring.setup import add_broker, add_network, metrics_of_process
 from aerobee.broker.monitoring.systemd import Notifier, Supervision
-from aerobee.broker.registration.broker_address import Identity, ReservedPorts, decide_advertised
-from aerobee.broker.registration.exposure import exposures
-from aerobee.broker.registration.registration import Registrar
 from aerobee.config.bounds.limits import check_limits, connection_limit
 from aerobee.config.bounds.memory import available_memory, memory_of, memory_warning
 from aerobee.config.errors import ConfigError
@@ -213,6 +219,7 @@ class Daemon:
         self._undo.append(("metrics", metrics.close))
         http = await self._start_http(metrics, monitor)
         advertised = decide_advertised(settings.advertised_host, settings.listen_host)
+        check_master(settings, advertised)
         self._tell_exposures(advertised.warnings)
         events = StoreEvents(loop)
         self.store = await self._open_store(loop, events)
@@ -228,6 +235,7 @@ class Daemon:
             self.core.complete_tables()
             add_broker(metrics, self.core)
             name_server = await self._start_name_server()
+            ha_port = await self._start_ha_port()
             vip = await self._start_client_ports(port)
         host = reachable(settings.nameserver_host)
         embedded = f"{host}:{name_server.port}" if name_server else ""
@@ -237,6 +245,7 @@ class Daemon:
             identity,
             self.core.topics,
             servers,
+            ha_address=ha_endpoint(settings, advertised, ha_port),
             tls=self._outgoing,
             credentials=self._credentials,
         )
@@ -246,6 +255,7 @@ class Daemon:
         self.warnings += self.registrar.warnings
         own = identity.endpoint, advertised.endpoint(vip) if vip else "", _admin_address(settings)
         self.addresses = Addresses(*own, embedded, servers, http)
+        self._follow()
         self.core.start_tasks(scheduler)
         self._start_checks(scheduler, monitor)
         self._check_not_abandoned()
@@ -370,6 +380,26 @@ class Daemon:
         if not settings.vip_port_enabled:
             return 0
         return await self.vip_server.start(settings.listen_host, port - VIP_BELOW)
+
+    async def _start_ha_port(self) -> int:
+        """Open the port for slaves; returns it, 0 where it stays closed."""
+        replication, settings = self.core.replication, self.settings
+        if replication is None:
+            return 0
+        self._undo.append(("replication", replication.close))
+        return await replication.port.start(
+            settings.listen_host, settings.ha_listen_port, self._encryption
+        )
+
+    def _follow(self) -> None:
+        """Follow the master, on a slave."""
+        if self.settings.broker_role != "SLAVE":
+            return
+        # The import brings modules that no master needs.
+        from aerobee.broker.cluster.replication.finding import MasterFinder
+
+        finder = MasterFinder(self.registrar.master, self.store)
+        self.core.follow(finder, self._outgoing)
 
     async def _close_client_ports(self) -> None:
         """Accept no more connections, answer the waiting requests, then end the connections."""

@@ -31,7 +31,7 @@ from aerobee.store.disk.files import DiskSpace, Files
 from aerobee.store.disk.store_place import GONE
 
 if TYPE_CHECKING:
-    from aerobee.broker.registration.registration import Registrar
+    from aerobee.broker.cluster.registration.registration import Registrar
 
 log = logging.getLogger("aerobee.broker.health")
 

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from aerobee.broker.cluster.registration.registration import Registrar
 from aerobee.broker.monitoring.broker_metrics import words, yes_no
 from aerobee.broker.monitoring.http import HttpServer
 from aerobee.broker.monitoring.metrics import Fill, LoopTurns, Page, Row, under
-from aerobee.broker.registration.registration import Registrar
 from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, GroupMember
 from aerobee.config.tls.certificates import ServerCertificates
 from aerobee.nameserver.server import NameServer

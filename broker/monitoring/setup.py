@@ -11,12 +11,12 @@ import re
 from collections.abc import Mapping
 
 from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.cluster.registration.registration import Registrar
 from aerobee.broker.core import BrokerCore
 from aerobee.broker.monitoring import broker_metrics, network_metrics, store_metrics
 from aerobee.broker.monitoring.health_checks import HealthChecks, LoopMonitor
 from aerobee.broker.monitoring.http import HttpServer
 from aerobee.broker.monitoring.metrics import Metrics, MetricsOptions
-from aerobee.broker.registration.registration import Registrar
 from aerobee.config.model import Settings
 from aerobee.config.tls.certificates import ServerCertificates
 from aerobee.nameserver.server import NameServer

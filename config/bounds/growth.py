@@ -93,7 +93,7 @@ BOUNDED: Final[Containers] = {
     # --- topics, groups, queues
     "limits.max_topics": {
         "broker/tables/retries_waiting.py": "_Level.counts",
-        "broker/registration/registration.py": "Registrar._changed",
+        "broker/cluster/registration/registration.py": "Registrar._changed",
         "broker/tables/config_table.py": "ConfigTable._entries ConfigTable._listed "
         "ConfigTable._unsaved _Batch.changes _Batch.told",
         "broker/tables/files/entry_text.py": "TableText._block_of TableText._blocks _Block.texts",
@@ -243,10 +243,16 @@ BOUNDED: Final[Containers] = {
 }
 
 OTHERS: Final[Containers] = {
+    "a few slaves, by constants of ha_port.py": {
+        "broker/cluster/replication/block_reader.py": "BlockReader._head",
+        "broker/cluster/replication/ha_port.py": "HaPort._refused HaPort.refusals HaPort.slaves",
+        "store/log/replication/feed.py": "Feed.followers",
+    },
     "one a listener, a port or a task, by configuration": {
         "store/disk/store_place.py": "PlaceWatch._directories",
         "broker/lifecycle/daemon.py": "Daemon._undo",
-        "broker/registration/registration.py": "Registrar._links Registrar._tasks "
+        "broker/cluster/registration/master_address.py": "MasterAddress._said",
+        "broker/cluster/registration/registration.py": "Registrar._links Registrar._tasks "
         "Registrar.errors Registrar.registered",
         "broker/background/scheduler.py": "Scheduler._tasks",
         "remoting/listening/server.py": "Listening._sockets Listening._tasks Listening.ports",
@@ -256,8 +262,7 @@ OTHERS: Final[Containers] = {
     },
     "one a delay level": {
         "broker/tables/retries_waiting.py": "RetriesWaiting._levels",
-        "broker/delay/delivery_progress.py": "DurableProgress._positions DurableProgress._saved "
-        "DurableProgress._stored",
+        "broker/delay/delivery_progress.py": "DurableProgress._positions DurableProgress._saved",
         "broker/delay/delay_service.py": "ScheduleMessageService._levels",
         "store/queues/delay_levels.py": "DelayLevels._delays_ms",
     },

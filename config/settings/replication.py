@@ -1,32 +1,35 @@
-"""Settings of slaves: they are understood, but what they steer is not built yet.
+"""Settings of masters and slaves (docs/decisions/0026-replication.md).
 
-They are declared so that a broker.conf is taken as it is and its values are checked. Where going on
-without the part would break a promise the setting makes (a slave's copy), the value is refused and
-the start stops instead.
+A stock broker.conf names brokerRole, so a broker that is started with one opens the port for
+slaves, as RocketMQ's does; a broker that nobody told of replication does not
+(`config/setting_rules.py`).
 """
 
 from typing import ClassVar
 
-from aerobee.config.settings.setting import I64_MAX, Effect, Section, setting
+from aerobee.config.settings.setting import I64_MAX, Section, setting
 
 _DAY_MS = 86_400_000
-_NO_SLAVES = "is not supported yet: replication is missing; use ASYNC_MASTER"
 
 
 class ReplicationSettings(Section):
     """Master and slaves."""
 
     section: ClassVar[str] = "replication"
-    effect: ClassVar[Effect] = "later"
 
     broker_role: str = setting(
         "ASYNC_MASTER",
         "brokerRole",
         choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
-        refused={"SYNC_MASTER": _NO_SLAVES, "SLAVE": _NO_SLAVES},
-        effect="now",
-        why="""A SYNC_MASTER's answer promises a copy on a slave, a SLAVE follows its master: both
-        are refused until that is built, rather than promised and not kept.""",
+        why="""An ASYNC_MASTER answers a send without waiting for slaves, a SYNC_MASTER when there
+        are as many copies as in_sync_replicas says. A SLAVE follows its master: it has the master's
+        brokerName and brokerClusterName, and a brokerId above 0.""",
+    )
+    ha_enabled: bool = setting(
+        False,
+        "haEnabled",
+        why="""Open the port for slaves. On by itself when a configuration names brokerRole or
+        another setting of this section; false then keeps an ASYNC_MASTER's port closed.""",
     )
     ha_host: str = setting(
         "", "brokerIP2", why="Address told to slaves. Empty: the advertised address."
@@ -37,6 +40,15 @@ class ReplicationSettings(Section):
         within=(0, 65_535),
         why="""Port for slaves. 0: listen_port + 1. In a broker.conf always listen_port + 1, because
         RocketMQ 4.9 overwrites what stands there.""",
+    )
+    ha_slave_addresses: str = setting(
+        "",
+        "haSlaveAddresses",
+        separator=";",
+        why="""Addresses that slaves may connect from, separated by ";", each in a form of
+        plain_acl.yml: 10.1.2.3, 10.1.2.{3,4}, 10.1.*.*, 2001:db8:*. A slave gets every message, and
+        signs nothing. Empty: with aclEnable the globalWhiteRemoteAddresses of plain_acl.yml,
+        otherwise everybody.""",
     )
     ha_heartbeat_interval_ms: int = setting(
         5000,
@@ -51,21 +63,44 @@ class ReplicationSettings(Section):
         why="A silent replication connection is closed after this.",
     )
     ha_transfer_batch_bytes: int = setting(
-        32_768,
+        524_288,
         "haTransferBatchSize",
-        within=(1024, 16_777_216),
-        why="Largest piece of log sent to a slave at a time.",
+        within=(1024, 4_194_292),
+        why="""Largest piece of log sent to a slave at a time. RocketMQ's own is 32,768, so that
+        each piece and its report cost more than its bytes; its slaves take pieces of up to 4 MiB
+        less a header of 12 bytes, and hang for ever on a larger one.""",
     )
     ha_master_address: str = setting(
         "",
         "haMasterAddress",
-        why="The master a slave follows, host:port. Empty: asked of the name server.",
+        why="""The port for slaves of the master that a slave follows, host:port. Empty, or shorter
+        than 6 characters as in RocketMQ: asked of the name server.""",
     )
     ha_slave_behind_max_bytes: int = setting(
         268_435_456,
         "haSlaveFallbehindMax",
         within=(1, I64_MAX),
         why="A slave further behind than this does not count as a copy.",
+    )
+    ha_ack_durable: bool = setting(
+        False,
+        "haAckDurable",
+        why="""A slave reports the bytes that it has synced, not those that it has written. On by
+        itself for a SLAVE with SYNC_FLUSH.""",
+    )
+    in_sync_replicas: int = setting(
+        2,
+        "inSyncReplicas",
+        unit="copies",
+        within=(1, 16),
+        why="""Copies that the answer of a SYNC_MASTER promises, the master's own included. 1 waits
+        for no slave. RocketMQ 4.9 has 2 and no such setting; 5.0's default is 1.""",
+    )
+    sync_from_last_file: bool = setting(
+        False,
+        "syncFromLastFile",
+        why="""A slave that reports 0 gets the newest segment only, as from RocketMQ 4.9; its copy
+        lacks the rest then. False: it gets all segments, from the first one on.""",
     )
     slave_timeout_ms: int = setting(
         3000,
@@ -75,19 +110,4 @@ class ReplicationSettings(Section):
     )
     offset_check_in_slave: bool = setting(
         False, "offsetCheckInSlave", why="A slave corrects pull offsets too."
-    )
-    in_sync_replicas: int = setting(
-        2,
-        "inSyncReplicas",
-        within=(1, 16),
-        why="Copies that an answer of a SYNC_MASTER promises, the master's own included.",
-    )
-    ha_ack_durable: bool = setting(
-        False, "haAckDurable", why="A slave reports what is synced, not what is written."
-    )
-    ha_slave_addresses: str = setting(
-        "", "haSlaveAddresses", why="The addresses from which slaves may come."
-    )
-    sync_from_last_file: bool = setting(
-        False, "syncFromLastFile", why="An empty slave gets the newest segment only."
     )

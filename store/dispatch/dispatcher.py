@@ -113,6 +113,20 @@ class Dispatcher:
             self._index.put_hashed(self._compiled, derived.hashed)
             self._index.finish()
 
+    def append_derived(
+        self, derived: Derived, in_order: Iterable[tuple[ConsumeQueue, int, bytes]]
+    ) -> None:
+        """Do `merge_derived` for entries that go on where their queues end. Raises OSError; trying
+        again is harmless."""
+        assert self._compiled is not None
+        if self._index is not None:
+            self._index.reserve(derived.keys)
+        for queue, first, entries in in_order:
+            queue.write_entries(first, entries)
+        if self._index is not None:
+            self._index.put_hashed(self._compiled, derived.hashed)
+            self._index.finish()
+
     def merge_keys(self, entries: list[Appended]) -> None:
         """Index the entries that are not indexed yet; room was reserved."""
         index = self._index

@@ -42,6 +42,7 @@ class ExtendedReput(Reput):
         dispatcher: Dispatcher,
         index: IndexService | None,
         known: KnownGaps,
+        *,
         maps: FilterBitMaps | None = None,
     ) -> None:
         super().__init__(core, log, dispatcher, index, known)

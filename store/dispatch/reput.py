@@ -63,6 +63,7 @@ class Reput:
         dispatcher: Dispatcher,
         index: IndexService | None,
         known: KnownGaps,
+        *,
         compiled: Compiled | None = None,
     ) -> None:
         self._log = log
@@ -163,6 +164,9 @@ class Reput:
             marks.dispatch(min(gap[1], limit), marks.dispatched_ms)
             return self._caught_up([])
         until = limit if gap is None else min(limit, gap[0])
+        quick = self._quick(start, until, tell)
+        if quick is not None:
+            return quick
         # Nothing is looked for after a bad record: the log was checked when it was written.
         scan = LogScanner(
             MappedSegments(self._log.segments),
@@ -194,6 +198,35 @@ class Reput:
         if scan.end > marks.dispatched:
             marks.dispatch(scan.end, marks.dispatched_ms)
         return self._caught_up(arrivals)
+
+    def _quick(self, start: int, until: int, tell: bool) -> list[Arrival] | None:
+        """Catch up with some records that the compiled form takes, and that go on where their
+        queues end: a slave has hardly others. None for others, of which nothing was done."""
+        segment = self._log.segments.find(start)
+        if self._take is None or segment is None:
+            return None
+        limit = min(until, start + _STEP_BYTES, segment.end) - segment.start
+        derived = self._take(segment.view, start - segment.start, start, limit)
+        if derived is None:
+            return None
+        in_order = [
+            (queue, *runs[0])
+            for queue, runs in derived.claims
+            if len(runs) == 1 and runs[0][0] == queue.max_offset
+        ]
+        if len(in_order) != len(derived.claims):
+            return None
+        try:
+            self._dispatcher.append_derived(derived, in_order)
+        except OSError as error:
+            self._failed(error)
+            return []
+        added = sum([len(entries) for _, _, entries in in_order]) // ENTRY_BYTES
+        self._marks.dispatch(derived.end, derived.store_ms, added)
+        self._stats.dispatched_messages += derived.records
+        if self._log.resume_feeding(derived.end):
+            self._health.allow(DISK_FULL)
+        return list(_derived_arrivals(derived)) if tell else []
 
     def _caught_up(self, arrivals: list[Arrival]) -> list[Arrival]:
         self.count_again()

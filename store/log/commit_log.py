@@ -428,7 +428,7 @@ class CommitLog:
 
     def copied(self, segment: MappedFile, end: int, store_ms: int, count: int) -> None:
         """The segment has a master's bytes up to the log offset `end`: `count` more records, the
-        last of the store time `store_ms`; or, with 0, bytes that are none."""
+        last of the store time `store_ms`; or, with 0, bytes that hold no record."""
         store_ms = store_ms or self.marks.written_ms
         with self._lock:
             size = end - segment.start - segment.wrote

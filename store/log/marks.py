@@ -128,8 +128,9 @@ class Marks:
         self.counted = (self.dispatched, queue_entries)
 
     def replicate(self, end: int, *, enough: bool) -> None:
-        """As many slaves as an answer promises have reported `end` or more; `enough` of them are
-        near enough that it is worth waiting. The caller sees to the answers that wait."""
+        """The number of slaves that an answer promises have reported `end` or more. With `enough`
+        that number is connected and near enough to wait for. The caller sees to the answers that
+        wait."""
         self.replicated = max(self.replicated, end)
         self.enough_slaves = enough
 

@@ -290,6 +290,10 @@ class DamageReports:
             self.forget(slot)
         return outcome
 
+    def note_gap(self, start: int, end: int, reason: str) -> None:
+        """Do `note` for damage that no queue names. Any thread."""
+        self.note(Verdict(DamageKind.RECORD, start, end, reason), None)
+
     def note(self, verdict: Verdict, slot: tuple[str, int, int] | None) -> bool:
         """Report and remember a finding; `slot` is the queue and offset by which it was found.
 

@@ -21,8 +21,8 @@ import pytest
 from aerobee.broker import core
 from aerobee.broker.appending.store_events import StoreEvents
 from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.cluster.registration.broker_address import Advertised, Identity
 from aerobee.broker.messages.compiled_requests import CompiledRequests
-from aerobee.broker.registration.broker_address import Advertised, Identity
 from aerobee.config.model import Settings
 from aerobee.native.form import CompiledForm
 from aerobee.protocol.frames import command
@@ -208,7 +208,7 @@ async def _replayed(
     )
     try:
         broker.complete_tables()
-        broker.staging.publisher.start()
+        broker.staging.lead(anew=False)
         # No turn is ever over: the dispatch between two requests does not go by time.
         broker.turns.clock = lambda: 0.0
         shared = ConnectionSet(RemotingLimits(), "replayed", turns=broker.turns)

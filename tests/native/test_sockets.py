@@ -15,7 +15,7 @@ import pytest
 from aerobee.broker import core
 from aerobee.broker.appending.store_events import StoreEvents
 from aerobee.broker.broker_stats import BrokerStats
-from aerobee.broker.registration.broker_address import Advertised, Identity
+from aerobee.broker.cluster.registration.broker_address import Advertised, Identity
 from aerobee.broker.routing.router import Router
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings

@@ -33,8 +33,8 @@ _SYS_FLAG_END = 40
 
 
 class Part(enum.Enum):
-    """What the bytes are that are no whole record: the beginning of one, the blank that ends the
-    segment (or a part of it), or damage."""
+    """The kinds of bytes that are no whole record: a record's beginning, the blank that ends the
+    segment (or a part of it), damage."""
 
     RECORD = enum.auto()
     BLANK = enum.auto()
@@ -51,8 +51,11 @@ class IncomingReader(MappedReader):
     def written_end(self, position: int) -> int:
         return max(position, self.limit)
 
+    def reading_at(self, position: int) -> None:
+        """Nothing has to be read ahead: the bytes came a moment ago."""
+
     def part(self, log_offset: int) -> Part:
-        """What is there from `log_offset` on, where no whole sound record is."""
+        """The kind of the bytes from `log_offset` on, where no whole sound record is."""
         left, room = self.end - log_offset, self.start + self.limit - log_offset
         if left < BLANK_BYTES:
             return Part.BLANK

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 from aerobee.broker import core
 from aerobee.broker.appending.store_events import StoreEvents
 from aerobee.broker.broker_stats import BrokerStats
-from aerobee.broker.registration.broker_address import Advertised, Identity
+from aerobee.broker.cluster.registration.broker_address import Advertised, Identity
 from aerobee.native.form import chosen
 from aerobee.protocol.bodies.topics import SINGLE_TAG, TopicConfig
 from aerobee.protocol.codes import RequestCode, ResponseCode

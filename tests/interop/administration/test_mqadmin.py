@@ -104,7 +104,7 @@ _OURS_ALONE = {
         bindAddress configBlackList enabledAppendPropCRC forceVerifyPropCRC haMasterAddress
         maxTransferBytesBulk maxTransferCountBulk metricsExporterType metricsLabel
         metricsOtelCardinalityLimit metricsPromExporterHost metricsPromExporterPort
-        timerMaxDelaySec timerRollWindowSlot timerWheelEnable
+        inSyncReplicas syncFromLastFile timerMaxDelaySec timerRollWindowSlot timerWheelEnable
     """,
     "a property of the JVM there, or of another file": """
         aclFile diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio frameMaxLength kvConfigPath
@@ -115,6 +115,9 @@ _OURS_ALONE = {
     """,
     "of our own: there its name servers take changes from anybody": """
         aclToolsFile namesrvAclEnable
+    """,
+    "of our own, of replication": """
+        haAckDurable haEnabled haSlaveAddresses
     """,
     "left out there while it is not set": """
         abortFile dLegerGroup dLegerPeers dLegerSelfId preferredLeaderId
@@ -136,10 +139,11 @@ _JAVA_ALONE = {
 _VALUES = {
     r"\w+ThreadPoolNums": (r"\d+", r"\d+", "made from the processors there, not in effect here"),
     "bitMapLengthConsumeQueueExt": ("64", "112", "made at that broker's start, when it is needed"),
-    "brokerIP2": ("", r"[\d.]+", "of replication, which is not served"),
+    "brokerIP2": ("", r"[\d.]+", "the address that clients get counts while it is empty"),
     "enablePropertyFilter": ("true", "false", "on by default, for SQL92 subscriptions"),
     "flushConsumerOffsetInterval": ("1000", "5000", "saved sooner: a kill loses less"),
     "flushDelayOffsetInterval": ("1000", "10000", "saved sooner: a kill repeats less"),
+    "haTransferBatchSize": ("524288", "32768", "larger pieces: fewer reports for the same bytes"),
     "namesrvAddr": ("", r"127\.0\.0\.1:\d+", "its name server is embedded here"),
     "rocketmqHome": ("", "<broker>/home", "nothing is read from there"),
     "writeBufferHighWaterMark": ("1048576", "0", "in effect here; 0 is Netty's own"),

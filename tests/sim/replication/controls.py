@@ -4,8 +4,8 @@ each. A control is an argument of the life's construction; the product knows not
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 
-from aerobee.store.replication.appender import Appender
-from aerobee.store.replication.feed import Feed, Follower
+from aerobee.store.log.replication.appender import Appender
+from aerobee.store.log.replication.feed import Feed, Follower
 from tests.sim.replication.machine import Case, Rules
 
 

@@ -26,8 +26,8 @@ from aerobee.protocol.replication import (
 from aerobee.store.disk.owner import here
 from aerobee.store.errors import StoreError
 from aerobee.store.log.compiled import Compiled
-from aerobee.store.replication.appender import BlockDamaged, BlockRefused
-from aerobee.store.replication.feed import CannotFollow, FollowError
+from aerobee.store.log.replication.appender import BlockDamaged, BlockRefused
+from aerobee.store.log.replication.feed import CannotFollow, FollowError
 from tests.sim.replication.machine import SEGMENT, Case, Machine, Rules, first_difference
 from tests.sim.replication.network import Link
 from tests.sim.storage.checker import Fault

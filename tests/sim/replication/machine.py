@@ -7,8 +7,8 @@ import random
 from dataclasses import dataclass, field
 
 from aerobee.store.log.compiled import Compiled
-from aerobee.store.replication.appender import Appender
-from aerobee.store.replication.feed import Feed
+from aerobee.store.log.replication.appender import Appender
+from aerobee.store.log.replication.feed import Feed
 from tests.sim.disk.crash_choices import picks_of
 from tests.sim.disk.crash_model import CrashModel, State
 from tests.sim.disk.recorded_files import RecordedFiles

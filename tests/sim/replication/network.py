@@ -8,7 +8,7 @@ does, or never; then it ends the connection when it has waited long enough.
 import random
 
 from aerobee.protocol.replication import ReportDecoder
-from aerobee.store.replication.feed import Follower
+from aerobee.store.log.replication.feed import Follower
 from tests.sim.replication.machine import Machine
 
 

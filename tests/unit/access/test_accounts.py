@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from aerobee.access.accounts import GROUP, TOPIC, Account, Grant, Need, Rules
-from aerobee.access.address_patterns import AddressPattern
 from aerobee.access.rights import ANY, DENY, PUB, SUB
+from aerobee.address_patterns import AddressPattern
 from aerobee.protocol.names import HIDDEN_TOPICS, SCHEDULE_TOPIC, TRACE_TOPIC
 
 

@@ -10,8 +10,8 @@ import pytest
 from aerobee.broker.appending.store_events import StoreEvents
 from aerobee.broker.background.scheduler import Saver
 from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.cluster.registration.broker_address import Advertised, Identity
 from aerobee.broker.core import BrokerCore
-from aerobee.broker.registration.broker_address import Advertised, Identity
 from aerobee.config.model import Settings
 from aerobee.store.message_store import MessageStore
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.registration.broker_address import ReservedPorts
+from aerobee.broker.cluster.registration.broker_address import ReservedPorts
 from aerobee.config.ports import VIP_BELOW
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command
@@ -167,11 +167,11 @@ def test_a_store_in_use_exits_1_and_names_it(tmp_path: Path) -> None:
 
 def test_a_wrong_broker_conf_exits_78(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
-    file.write_text("brokerRole=SLAVE\n")
+    file.write_text("brokerRole=SLAVE\nbrokerId=0\n")
     with served("serve", "-c", str(file)) as daemon:
         _, err = daemon.process.communicate(timeout=60)
         assert daemon.process.returncode == 78
-        assert f"{file}:1: brokerRole = SLAVE: is not supported yet" in err
+        assert f"{file}:2: brokerId = 0: a slave's must be above 0" in err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

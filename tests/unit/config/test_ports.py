@@ -26,6 +26,19 @@ def test_the_defaults_do_not_clash() -> None:
             {"http_port": 10911, "listen_host": "0.0.0.0"},
             ("http.port = 10911", "broker.listen_port"),
         ),
+        (
+            {"ha_enabled": True, "http_port": 10912},
+            ("http.port = 10912", "replication.ha_listen_port, the port for slaves"),
+        ),
+        (
+            {"broker_role": "SLAVE", "ha_listen_port": 10911},
+            ("replication.ha_listen_port = 10911", "broker.listen_port"),
+        ),
+        (
+            {"broker_role": "SYNC_MASTER", "ha_listen_port": 10909},
+            ("replication.ha_listen_port = 10909", "broker.listen_port - 2"),
+        ),
+        ({"ha_enabled": True, "listen_port": 65_535}, ("replication.ha_listen_port = 65535",)),
         ({"listen_port": 2}, ("broker.listen_port = 2", "broker.vip_port_enabled")),
     ],
 )
@@ -43,6 +56,9 @@ def test_a_clash_names_both_settings(changes: dict[str, Any], names: tuple[str, 
         {"nameserver_port": 10911, "nameserver_enabled": False},
         {"http_port": 10911, "http_host": "127.0.0.2"},
         {"listen_port": 0, "nameserver_port": 0, "http_port": 0},
+        {"listen_port": 0, "ha_enabled": True, "nameserver_port": 1},
+        {"http_port": 10912},
+        {"ha_enabled": True},
     ],
 )
 def test_parts_that_are_off_or_elsewhere_do_not_clash(changes: dict[str, Any]) -> None:

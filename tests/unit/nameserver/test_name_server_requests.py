@@ -275,6 +275,16 @@ def test_a_slave_is_told_its_master(desk):
     }
 
 
+def test_a_slave_whose_master_left_is_in_the_route_alone(desk):
+    slave = {"brokerId": "1", "brokerAddr": "10.0.0.2:10911", "haServerAddr": "10.0.0.2:10912"}
+    desk.register(plain_body("T1"))
+    desk.register(b"", **slave)
+    assert desk.ask(104, IDENTITY).code == 0
+    assert desk.register(b"", **slave).ext == {}
+    (data,) = desk.body(105, {"topic": "T1"})["brokerDatas"]
+    assert data["brokerAddrs"] == {"1": "10.0.0.2:10911"}
+
+
 def test_unregistering_always_succeeds(desk):
     desk.register(plain_body("T1"))
     assert desk.ask(104, {**IDENTITY, "brokerAddr": "other:1"}).code == 0

@@ -157,6 +157,43 @@ def test_the_master_leaving_keeps_the_name_for_its_slaves(table):
     assert table.find("T1") is None
 
 
+@pytest.mark.parametrize("way", ["unregisters", "its connection ends", "it is silent"])
+def test_a_slave_without_its_master_has_the_route_and_learns_of_none(table, clock, way):
+    table.register(broker())
+    slave = broker(broker_id=1, address="slave:10911", ha_address="slave:10912", owner="slave")
+    table.register(slave)
+    if way == "unregisters":
+        table.unregister("b-a", 0, "b-a:10911")
+    elif way == "its connection ends":
+        table.connection_closed("connection of b-a", "reset")
+    else:
+        clock.ms += 60_000
+        table.register(slave)
+        clock.ms += 60_001
+        assert [live.address for live in table.expire()] == ["b-a:10911"]
+    queues, (group,) = table.find("T1")
+    assert (queues, group.addresses) == ({"b-a": QUEUES}, {1: "slave:10911"})
+    assert table.register(slave) is None
+    table.register(broker(address="moved:10911", ha_address="moved:10912"))
+    master = table.register(slave)
+    assert (master.address, master.ha_address) == ("moved:10911", "moved:10912")
+
+
+def test_a_master_and_its_slaves_are_not_each_others_masters(table):
+    table.register(broker())
+    assert table.register(broker()) is None, "a master has no master"
+    other = broker("b-b", broker_id=1, address="stranger:10911")
+    assert table.register(other) is None, "a master of another name is not its master"
+
+
+def test_two_slaves_of_one_id_are_warned_of(table, caplog):
+    table.register(broker(broker_id=1, address="one:10911", owner="one"))
+    table.register(broker(broker_id=1, address="two:10911", owner="two"))
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "name=b-a id=1 from=one:10911 to=two:10911" in warning
+    assert "(brokerId)" in warning
+
+
 def test_a_late_unregistration_does_not_take_the_successor_away(table):
     table.register(broker(address="old:10911", owner="old"))
     table.register(broker(address="new:10911", owner="new"))

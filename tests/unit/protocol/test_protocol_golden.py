@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from aerobee.broker.registration.registration import registration_body
+from aerobee.broker.cluster.registration.registration import registration_body
 from aerobee.nameserver.bodies import cluster_body, read_registration, read_topics, route_body
 from aerobee.nameserver.routes import BrokerGroup, QueueData
 from aerobee.protocol.bodies import clients as client_bodies

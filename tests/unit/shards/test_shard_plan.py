@@ -40,6 +40,23 @@ def test_64_shards_take_no_port_twice() -> None:
         assert one.listen_port + 1 < other.listen_port - VIP_BELOW
 
 
+def test_each_has_a_port_for_slaves_and_follows_the_shard_of_its_number() -> None:
+    base = Settings.for_tests(broker_role="SLAVE", ha_master_address="master:10912")
+    shards = shards_of(base, 3)
+    assert [shard.ha_listen_port for shard in shards] == [10912, 10922, 10932]
+    masters = [shard.ha_master_address for shard in shards]
+    assert masters == ["master:10912", "master:10922", "master:10932"]
+    keys = [one.key for one in all_listeners(base, shards) if one.port == 10922]
+    assert keys == ["replication.ha_listen_port of shard 1"]
+    check_clashes(all_listeners(base, shards_of(base, 64)))
+
+
+def test_no_setting_of_slaves_is_named_where_there_are_none() -> None:
+    """A setting that is named opens the port."""
+    changes = shard_changes(Settings.for_tests(), 1, 2, None)
+    assert not changes.keys() & {"ha_listen_port", "ha_master_address"}
+
+
 def test_a_clash_with_the_name_server_names_the_shard() -> None:
     base = Settings.for_tests(nameserver_port=10911 + STRIDE)
     with pytest.raises(ConfigError, match=r"10921.*nameserver\.port"):
@@ -48,7 +65,11 @@ def test_a_clash_with_the_name_server_names_the_shard() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "count", "key"),
-    [({"listen_port": 65_530}, 2, "broker.listen_port"), ({"http_port": 65_535}, 2, "http.port")],
+    [
+        ({"listen_port": 65_530}, 2, "broker.listen_port"),
+        ({"http_port": 65_535}, 2, "http.port"),
+        ({"ha_enabled": True, "ha_listen_port": 65_530}, 2, "replication.ha_listen_port"),
+    ],
 )
 def test_too_many_for_the_ports_there_are_is_said(
     changes: dict[str, int], count: int, key: str

@@ -12,6 +12,7 @@ from typing import cast
 
 import pytest
 
+from aerobee.broker.cluster.registration.registration import Registrar
 from aerobee.broker.monitoring.health_checks import (
     HealthChecks,
     LoopMonitor,
@@ -20,7 +21,6 @@ from aerobee.broker.monitoring.health_checks import (
     registered_probe,
 )
 from aerobee.broker.monitoring.http import HttpLimits, HttpServer, Request, Response
-from aerobee.broker.registration.registration import Registrar
 from aerobee.config.bounds.limits import raise_open_files
 from aerobee.remoting.errors import RemotingListenError
 from aerobee.remoting.listening.arrivals import Encryption

@@ -17,12 +17,12 @@ from prometheus_client.parser import text_string_to_metric_families as parse_pla
 
 from aerobee import __version__
 from aerobee.broker.broker_stats import OTHER, BrokerStats
+from aerobee.broker.cluster.registration.registration import Registrar
 from aerobee.broker.core import BrokerCore
 from aerobee.broker.monitoring import broker_metrics, network_metrics, store_metrics
 from aerobee.broker.monitoring.health_checks import HealthChecks, LoopMonitor
 from aerobee.broker.monitoring.http import HttpServer, Request, Response
 from aerobee.broker.monitoring.metrics import Fill, Metrics, MetricsOptions, Page, Row
-from aerobee.broker.registration.registration import Registrar
 from aerobee.broker.tables.clients import ClientTable, ConsumerGroup, GroupMember
 from aerobee.broker.tables.groups import GroupConfig, GroupTable
 from aerobee.broker.tables.lag import ConsumerLag

@@ -15,11 +15,11 @@ from typing import cast
 import pytest
 
 from aerobee.access.accounts import Account, Grant, Rules
-from aerobee.access.address_patterns import AddressPattern
 from aerobee.access.control import AccessControl
 from aerobee.access.errors import AccessDenied
 from aerobee.access.needs import BROKER_NEEDS
 from aerobee.access.rights import DENY, PUB, SUB
+from aerobee.address_patterns import AddressPattern
 from aerobee.broker.staging import answers, finished
 from aerobee.broker.staging import stage_table as table
 from aerobee.broker.staging.stage_log import StageLog

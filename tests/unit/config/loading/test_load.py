@@ -11,7 +11,7 @@ from aerobee.client.options import parse_addresses
 from aerobee.config.errors import ConfigError
 from aerobee.config.loading.load import Loaded, load_settings
 from aerobee.config.loading.value_sources import detect_format
-from aerobee.config.model import SETTINGS
+from aerobee.config.model import SETTINGS, Settings
 from aerobee.pipeline.brokers.broker_options import ACCESS_OPTIONS, read_access, topic_options
 
 DISTRIBUTED_CONF = """\
@@ -25,7 +25,7 @@ brokerRole = ASYNC_MASTER
 flushDiskType = ASYNC_FLUSH
 """
 # Settings of parts that are not built yet.
-_LATER = "duplicationEnable=true\nhaSendHeartbeatInterval=4000\n"
+_LATER = "duplicationEnable=true\nmessageIndexSafe=true\n"
 
 
 def load(
@@ -113,7 +113,7 @@ def test_settings_without_effect_are_reported_in_one_line_a_kind(tmp_path: Path)
     later = [line for line in loaded.warnings if "not in effect yet" in line]
     never = [line for line in loaded.warnings if "without effect here" in line]
     assert len(later) == len(never) == 1
-    assert later[0].endswith("duplicationEnable, haSendHeartbeatInterval")
+    assert later[0].endswith("messageIndexSafe, duplicationEnable")
     assert never[0].endswith("highSpeedMode, sendMessageThreadPoolNums")
 
 
@@ -364,8 +364,6 @@ def test_ratio_may_be_a_whole_number_in_toml(tmp_path: Path) -> None:
     "line",
     [
         "enableDLegerCommitLog=true",
-        "brokerRole=SLAVE",
-        "brokerRole=SYNC_MASTER",
         "fetchNamesrvAddrByAddressServer=true",
         "metricsExporterType=OTLP_GRPC",
     ],
@@ -395,6 +393,93 @@ def test_ha_port_of_a_broker_conf_is_always_the_next_port(tmp_path: Path) -> Non
 def test_ha_port_of_a_toml_file_counts(tmp_path: Path) -> None:
     text = "[broker]\nlisten_port = 20000\n[replication]\nha_listen_port = 5\n"
     assert load(tmp_path, text).settings.ha_listen_port == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "opens", "why"),
+    [
+        ("", False, "default"),
+        ("listenPort=20000\nbrokerIP1=10.0.0.1\n", False, "default"),
+        (DISTRIBUTED_CONF, True, "brokerRole (replication.broker_role) is given"),
+        ("brokerRole=SYNC_MASTER\n", True, "brokerRole (replication.broker_role) is given"),
+        ("haListenPort=20001\n", True, "haListenPort (replication.ha_listen_port) is given"),
+        ("slaveTimeout=100\n", True, "slaveTimeout (replication.slave_timeout_ms) is given"),
+        ("brokerRole=ASYNC_MASTER\nhaEnabled=false\n", False, None),
+        ("haEnabled=true\n", True, None),
+    ],
+)
+def test_the_port_for_slaves_opens_when_a_setting_of_replication_is_named(
+    tmp_path: Path, text: str, opens: bool, why: str | None
+) -> None:
+    loaded = load(tmp_path, text)
+    assert loaded.settings.replicates is opens
+    if why is not None:
+        assert loaded.origins["ha_enabled"].text == why
+    assert loaded.idle == ()
+
+
+def test_replication_is_closed_to_tests_unless_they_ask_for_it() -> None:
+    assert not Settings.for_tests().replicates
+    assert Settings.for_tests(ha_enabled=True).replicates
+    assert Settings.for_tests(broker_role="SLAVE", broker_id=1).replicates
+    assert Settings.for_tests(broker_role="SYNC_MASTER").sync_master
+    assert Settings.for_tests(listen_port=0).ha_listen_port == 0, "any free port, like the other"
+
+
+_SLAVE = "brokerRole=SLAVE\nbrokerName=b-a\nbrokerId=1\nnamesrvAddr=10.0.0.1:9876\n"
+
+
+def test_a_slave_is_accepted_and_its_report_is_what_its_flush_promises(tmp_path: Path) -> None:
+    settings = load(tmp_path, _SLAVE).settings
+    assert (settings.broker_role, settings.broker_id) == ("SLAVE", 1)
+    assert not settings.ha_ack_durable
+    assert load(tmp_path, _SLAVE + "flushDiskType=SYNC_FLUSH\n").settings.ha_ack_durable
+    chosen = _SLAVE + "flushDiskType=SYNC_FLUSH\nhaAckDurable=false\n"
+    assert not load(tmp_path, chosen).settings.ha_ack_durable
+    assert not load(tmp_path, "flushDiskType=SYNC_FLUSH\n").settings.ha_ack_durable
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "reason"),
+    [
+        ("brokerRole=SLAVE\n", "broker.id", "a slave's must be above 0"),
+        ("brokerRole=SLAVE\nbrokerId=0\n", "brokerId", "a slave's must be above 0"),
+        ("brokerRole=SYNC_MASTER\nhaEnabled=false\n", "haEnabled", "a SYNC_MASTER needs the port"),
+        (_SLAVE + "haEnabled=false\n", "haEnabled", "a SLAVE needs the port"),
+        (_SLAVE + "haMasterAddress=10.0.0.1\n", "haMasterAddress", "must be host:port"),
+        ("haSlaveAddresses=10.0.0.1;10.0.0.0/8\n", "haSlaveAddresses", "written as a range"),
+        ("inSyncReplicas=17\n", "inSyncReplicas", "must be 1 to 16 copies"),
+        ("haTransferBatchSize=4194293\n", "haTransferBatchSize", "1024 to 4194292 bytes"),
+    ],
+)
+def test_replication_that_cannot_work_stops_the_start(
+    tmp_path: Path, text: str, key: str, reason: str
+) -> None:
+    error = refused(tmp_path, text)
+    assert error.key == key
+    assert reason in error.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        (_SLAVE + "haMasterAddress=a:1\n", "haMasterAddress a:1 is ignored"),
+        (_SLAVE.replace("brokerName=b-a\n", ""), "a slave has the name of its master"),
+        (_SLAVE.replace("namesrvAddr", "#"), "nobody tells this slave where its master is"),
+    ],
+)
+def test_a_slave_that_may_not_find_its_master_is_warned_of(
+    tmp_path: Path, text: str, warning: str
+) -> None:
+    loaded = load(tmp_path, text)
+    assert len([line for line in loaded.warnings if warning in line]) == 1
+    found = load(tmp_path, _SLAVE + "haMasterAddress=10.0.0.1:10912\n")
+    assert not [line for line in found.warnings if "master" in line.lower()]
+
+
+def test_a_list_of_slaves_may_be_one_in_toml(tmp_path: Path) -> None:
+    text = '[replication]\nha_slave_addresses = ["10.0.0.{1,2}", "10.1.2.*"]\n'
+    assert load(tmp_path, text).settings.ha_slave_addresses == "10.0.0.{1,2};10.1.2.*"
 
 
 def test_a_master_is_number_0_whatever_was_said(tmp_path: Path) -> None:

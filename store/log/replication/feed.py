@@ -66,9 +66,6 @@ class Follower:
         self._feed = feed
         #: Tells the slave from others; None: nobody knows which one it is.
         self.slave = slave
-        #: Whether its slave has come again since: then this connection is dead, and nobody has
-        #: noticed it yet.
-        self.replaced = False
         #: Whether it has said where it goes on; nothing is sent before that.
         self.asked = False
         #: The next log offset to be sent.
@@ -115,19 +112,22 @@ class Follower:
         self.position += size
 
     @property
-    def counts(self) -> bool:
-        """Whether its report counts as a copy."""
-        return self.asked and not self.replaced
-
-    @property
     def behind(self) -> int:
         """The bytes of the log that it has not reported."""
         return max(0, self._feed.end - self.reported)
 
     def gone(self) -> None:
+        """Its connection has ended, and nobody reads for it any more."""
+        self.leave()
+        self.close()
+
+    def leave(self) -> None:
         """Its connection has ended: its report does not count any more."""
-        self._close()
         self._feed.forget(self)
+
+    def close(self) -> None:
+        """Give the descriptor back; nobody reads from it any more."""
+        self._close()
 
     def _open(self, start: int) -> None:
         self._close()
@@ -161,13 +161,10 @@ class Feed:
         return self._marks.readable
 
     def admit(self, slave: Hashable | None = None) -> Follower:
-        """A slave has connected. Of several connections of the same `slave` the newest counts: one
-        machine is one copy, although the others may not be known to be dead."""
-        for older in self.followers:
-            older.replaced = older.replaced or (slave is not None and older.slave == slave)
+        """A slave has connected. Connections of the same `slave` are one copy together: one of them
+        may be dead, and nobody has noticed it yet."""
         follower = Follower(self, slave)
         self.followers.add(follower)
-        self.settle()
         return follower
 
     def forget(self, follower: Follower) -> None:
@@ -177,19 +174,29 @@ class Feed:
 
     def settle(self) -> None:
         """Work the mark *replicated* out again, and whether there are enough slaves."""
-        reports = sorted([one.reported for one in self.followers if one.counts], reverse=True)
-        needed, end = self._slaves_needed, self.end
-        near = sum([end - report < self._behind_most for report in reports])
+        reports = self._reports()
+        needed = self._slaves_needed
         held = reports[needed - 1] if 0 < needed <= len(reports) else 0
+        near = self._near(reports)
         self._marks.replicate(held, enough=near >= needed)
 
     @property
     def near(self) -> int:
         """How many slaves are near enough to count as copies."""
+        return self._near(self._reports())
+
+    def _near(self, reports: list[int]) -> int:
         end = self.end
-        return sum(
-            [one.counts and end - one.reported < self._behind_most for one in self.followers]
-        )
+        return sum([end - report < self._behind_most for report in reports])
+
+    def _reports(self) -> list[int]:
+        """The best report of each slave, the best first."""
+        best: dict[Hashable, int] = {}
+        for one in self.followers:
+            if one.asked:
+                slave = one if one.slave is None else one.slave
+                best[slave] = max(one.reported, best.get(slave, 0))
+        return sorted(best.values(), reverse=True)
 
     def begin_at(self, log_offset: int) -> int:
         """Where a slave is served from, whose first report is `log_offset`. Raises CannotFollow."""
@@ -199,7 +206,7 @@ class Feed:
             return last.start if self._from_last and last is not None else first
         if log_offset < first:
             raise self._below(log_offset)
-        # An empty slave asks for 1, also of an empty master.
+        # Byte 0 of every log is 0: who asks for 1 has what an empty log will begin with.
         if log_offset > max(end, 1):
             raise CannotFollow(
                 FollowError.ABOVE,

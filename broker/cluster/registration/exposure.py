@@ -15,6 +15,8 @@ def exposures(settings: Settings) -> list[str]:
     """A sentence for each open part of a broker: what a stranger could do, and the setting that
     closes it."""
     found = [broker_exposure(settings), administration_exposure(settings)]
+    if settings.replicates:
+        found.append(replication_exposure(settings))
     if settings.nameserver_enabled:
         found.append(name_server_exposure(settings))
     return [text for text in found if text is not None]
@@ -33,6 +35,18 @@ def administration_exposure(settings: Settings) -> str | None:
     if not settings.admin_port or is_loopback(settings.admin_host) or settings.acl_enabled:
         return None
     return _open_broker("the administrators' port", settings.admin_host, _EVERYTHING)
+
+
+def replication_exposure(settings: Settings) -> str | None:
+    """The sentence for the port for slaves. With aclEnable its white addresses are asked for."""
+    limited = settings.ha_slave_addresses or settings.acl_enabled
+    if is_loopback(settings.listen_host) or limited:
+        return None
+    return (
+        f"whoever reaches the port for slaves on {_shown(settings.listen_host)} may copy every "
+        "message: set haSlaveAddresses (replication.ha_slave_addresses), or keep the port behind a "
+        "firewall"
+    )
 
 
 def _open_broker(part: str, host: str, what: str) -> str:

@@ -11,6 +11,9 @@ administrators, which is made in steps. When the broker as a whole may not be re
 topic is registered with the broker's permission instead of its own, so that clients turn elsewhere.
 The compressed form loses sysFlag and order of topics: the format has no place for them.
 
+A slave registers all its topics each time, whatever `forceRegister` says: the answer, which names
+its master, comes to a whole registration only (master_address.py).
+
 The answer carries the order topics of the name server. They are taken from the first configured
 server that knows us: otherwise two servers that disagree would change the flags back and forth for
 ever.
@@ -29,9 +32,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from aerobee.broker.registration.broker_address import Identity
-from aerobee.broker.registration.name_server_link import LinkOptions, NameServerLink
-from aerobee.broker.registration.namesake import find_namesake, namesake_warning
+from aerobee.broker.cluster.registration.broker_address import Identity
+from aerobee.broker.cluster.registration.master_address import MasterAddress
+from aerobee.broker.cluster.registration.name_server_link import LinkOptions, NameServerLink
+from aerobee.broker.cluster.registration.namesake import find_namesake, namesake_warning
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.routes import PERM_READ_WRITE
@@ -43,6 +47,7 @@ from aerobee.protocol.frames.fastjson import JsonError, loads
 from aerobee.protocol.headers.admin import (
     BrokerIdentityHeader,
     RegisterBrokerHeader,
+    RegisterBrokerResponse,
     UnregisterBrokerHeader,
 )
 from aerobee.remoting.calling.caller import Caller, caller_set
@@ -72,19 +77,22 @@ class Registrar:
         topics: TopicTable,
         servers: Sequence[str],
         *,
+        ha_address: str = "",
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        """Observe `topics`; `servers` are `host:port` each, ValueError for another form. `tls`
-        encrypts the connections to them, `credentials` sign the requests."""
+        """Observe `topics`; `servers` are `host:port` each, ValueError for another form.
+        `ha_address` is where slaves connect, "" while they cannot. `tls` encrypts the connections
+        to them, `credentials` sign the requests."""
         self._settings = settings
         self._identity = identity
         self._topics = topics
+        self._ha_address = ha_address
         self._shared = caller_set(name="registration")
         options = LinkOptions(
             interval_s=settings.register_interval_ms / 1000,
             timeout_s=settings.register_timeout_ms / 1000,
-            force=settings.force_register,
+            force=settings.force_register or settings.broker_role == "SLAVE",
             tls=tls,
             credentials=credentials,
             hint=what_it_may_miss(
@@ -98,6 +106,8 @@ class Registrar:
         self._links = [
             NameServerLink(server, options, self, self._shared) for server in dict.fromkeys(servers)
         ]
+        #: Where the master of this broker is, if this is a slave.
+        self.master = MasterAddress(settings, [link.server for link in self._links])
         # Whether each name server has accepted us; kept up to date in place.
         self.registered: dict[str, bool] = {link.server: False for link in self._links}
         self.errors: dict[str, str | None] = {link.server: link.error for link in self._links}
@@ -136,6 +146,11 @@ class Registrar:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(link.close(returns=returns) for link in self._links))
+
+    def ask_for_master(self) -> None:
+        """Register at each name server soon: the answers say where the master is now."""
+        for link in self._links:
+            link.wake()
 
     def _topics_changed(self, topics: list[TopicConfig]) -> None:
         """Register a change of the topic table: these topics, or (empty) something else.
@@ -209,9 +224,14 @@ class Registrar:
         """Take in that a link is registered now, or not any more."""
         self.registered[link.server] = link.registered
         self.errors[link.server] = link.error
+        if not link.registered:
+            self.master.lost(link.server)
 
     def link_answered(self, link: NameServerLink, answer: Command) -> None:
-        """Take over the order topics of the answer to a registration of all topics."""
+        """Take over the master and the order topics of the answer to a registration of all
+        topics."""
+        header = RegisterBrokerResponse.from_ext(answer.ext)
+        self.master.heard(link.server, header.master_addr, header.ha_server_addr)
         speaker = next(other for other in self._links if other.registered)
         if link is not speaker:
             return
@@ -246,8 +266,7 @@ class Registrar:
     def _registration(self, body: bytes) -> Command:
         header = RegisterBrokerHeader(
             **self._names(),
-            # A slave would connect there, but nobody listens; the field itself is required.
-            ha_server_addr="",
+            ha_server_addr=self._ha_address,
             compressed=self._settings.compressed_register,
             body_crc32=body_crc(body),
         )

@@ -4,14 +4,14 @@ A name server has one address for a name and an id, the last that was registered
 that was started with the first broker's name (both have the default if nobody names them) takes its
 clients away, and they find its empty topics where their messages were. This only causes a warning:
 a broker that comes back at a new address finds its old one registered too, for two minutes if its
-machine was lost, and has to be let in.
+machine was lost, and has to be let in. So do two slaves that were started with one brokerId.
 """
 
 from __future__ import annotations
 
 import logging
 
-from aerobee.protocol.bodies.routes import BrokerRoute, ClusterInfo
+from aerobee.protocol.bodies.routes import MASTER_ID, BrokerRoute, ClusterInfo
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import ProtocolError
 from aerobee.protocol.frames.command import make_request
@@ -74,6 +74,12 @@ async def _listens(address: str, shared: ConnectionSet) -> bool:
 
 def namesake_warning(name: str, broker_id: int, other: str, here: str) -> str:
     """The warning of a namesake, for people."""
+    if broker_id != MASTER_ID:
+        return (
+            f"another slave, at {other}, is registered as {name} with id {broker_id}: once this "
+            "one is, consumers are sent to it alone; if that is not this slave at its former "
+            "address, stop one of them and give it an id of its own (brokerId)"
+        )
     return (
         f"another broker, at {other}, is registered as {name} with id {broker_id}: once this "
         f"one is, clients are sent to {here} and do not find what is stored there; if it is not "

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from aerobee.broker.registration.broker_address import ReservedPorts
+from aerobee.broker.cluster.registration.broker_address import ReservedPorts
 from aerobee.config.ports import VIP_BELOW
 
 

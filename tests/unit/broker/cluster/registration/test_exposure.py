@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aerobee.broker.registration.exposure import exposures
+from aerobee.broker.cluster.registration.exposure import exposures
 from aerobee.config.model import Settings
 from aerobee.config.setting_rules import is_loopback
 
@@ -23,6 +23,7 @@ def test_which_addresses_are_this_machines_alone(host: str, alone: bool) -> None
 def test_nothing_is_said_of_loopback_or_where_accounts_are_asked_for() -> None:
     assert list(exposures(Settings().resolve())) == []
     wide = {"listen_host": "0.0.0.0", "nameserver_host": "0.0.0.0"}
+    wide |= {"broker_role": "SYNC_MASTER"}
     closed = Settings(**wide, acl_enabled=True, nameserver_acl_enabled=True)  # type: ignore[arg-type]
     assert list(exposures(closed)) == []
 
@@ -33,5 +34,8 @@ def test_each_open_part_is_said_with_what_closes_it() -> None:
     assert "aclEnable=true" in broker
     assert "the name server on all addresses" in name_server
     assert "namesrvAclEnable=true" in name_server
+    slaves = exposures(Settings(listen_host="10.1.2.3", nameserver_host="", ha_enabled=True))[1]
+    assert "the port for slaves on 10.1.2.3" in slaves
+    assert "haSlaveAddresses" in slaves
     off = Settings(listen_host="10.1.2.3", nameserver_host="", nameserver_enabled=False)
     assert len(list(exposures(off))) == 1

@@ -1,4 +1,5 @@
-"""Patterns of addresses in a file of accounts (upstream: RemoteAddressStrategyFactory).
+"""Patterns of addresses, in a file of accounts (upstream: RemoteAddressStrategyFactory) and in
+settings.
 
     *   *.*.*.*   *:*:*:*:*:*:*:*            every address
     10.1.2.3   2001:db8::7                   one
@@ -74,6 +75,12 @@ class AddressPattern:
             return False
         parts = parts_of(address)
         return parts is not None and self._matches(parts)
+
+
+def address_patterns(text: str) -> tuple[AddressPattern, ...]:
+    """The patterns of a setting, which `;` separates, blanks and empty parts taken out. Raises
+    ValueError with what is wrong with a pattern."""
+    return tuple(AddressPattern(part) for part in text.split(";") if part.strip())
 
 
 def _matcher(text: str) -> Matches:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aerobee.broker.registration.broker_address import AddressError, decide_advertised
+from aerobee.broker.cluster.registration.broker_address import AddressError, decide_advertised
 
 
 def test_a_loopback_broker_is_told_as_it_listens_without_a_warning() -> None:

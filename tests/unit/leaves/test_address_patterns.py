@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aerobee.access.address_patterns import AddressPattern, parts_of
+from aerobee.address_patterns import AddressPattern, address_patterns, parts_of
 
 MATCHES = [
     ("*", ["10.1.2.3", "2001:db8::7", "::1"], ["", "no address"]),
@@ -157,3 +157,11 @@ def test_parts_of_an_address() -> None:
     assert parts_of("10.1.2.3") == (10, 1, 2, 3)
     assert parts_of("2001:db8::7%eth0") == (0x2001, 0xDB8, 0, 0, 0, 0, 0, 7)
     assert parts_of("nothing") is None
+
+
+def test_a_list_is_separated_by_semicolons() -> None:
+    found = address_patterns(" 10.1.2.{3,4} ;; 10.1.3.3,10.1.3.4;2001:db8:*;")
+    assert [one.text for one in found] == ["10.1.2.{3,4}", "10.1.3.3,10.1.3.4", "2001:db8:*"]
+    assert address_patterns(" ; ") == ()
+    with pytest.raises(ValueError, match="'here' is no IP address"):
+        address_patterns("10.1.2.3;here")

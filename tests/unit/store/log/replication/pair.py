@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aerobee.protocol.replication import HEAD_BYTES, decode_head, encode_head
+from aerobee.store.log.replication.appender import Appender
+from aerobee.store.log.replication.feed import Follower
 from aerobee.store.message_store import MessageStore
-from aerobee.store.replication.appender import Appender
-from aerobee.store.replication.feed import Follower
 from tests.unit.store.support import small_settings
 
 #: Changes the bytes of a block on its way: (log offset, bytes).
@@ -46,8 +46,7 @@ class Pair:
         self.appender = self.slave.make_appender()
 
     def connect(self, ask: int | None = None) -> None:
-        """End the connection, if there is one, and begin another; ask for `ask`, or as a slave of
-        ours does."""
+        """Begin a connection in the place of the last; ask for `ask`, or as our slaves do."""
         self.disconnect()
         self.follower = self.feed.admit()
         if ask is None:

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.registration import name_server_link, namesake, registration
-from aerobee.broker.registration.broker_address import Advertised, Identity
-from aerobee.broker.registration.name_server_link import parse_server
-from aerobee.broker.registration.registration import Registrar, registration_body
+from aerobee.broker.cluster.registration import name_server_link, namesake, registration
+from aerobee.broker.cluster.registration.broker_address import Advertised, Identity
+from aerobee.broker.cluster.registration.name_server_link import parse_server
+from aerobee.broker.cluster.registration.registration import Registrar, registration_body
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
@@ -102,9 +102,14 @@ class World:
         self._stop.append(server.close)
         return server
 
-    async def registrar(self, *servers: str, **changes: Any) -> Registrar:
+    async def registrar(
+        self, *servers: str, ha_address: str = "", port: int = 10911, **changes: Any
+    ) -> Registrar:
         settings = self.settings.with_changes(**changes)
-        registrar = Registrar(settings, self.broker.identity, self.broker.topics, servers)
+        identity = self.broker.identity._replace(port=port)
+        registrar = Registrar(
+            settings, identity, self.broker.topics, servers, ha_address=ha_address
+        )
         self._stop.append(registrar.stop)
         await registrar.start()
         return registrar
@@ -302,6 +307,54 @@ async def test_unforced_renewals_ask_first(world):
     await until(lambda: len(server.of(103)) >= 2)
 
 
+SLAVE: dict[str, Any] = {"broker_role": "SLAVE", "broker_id": 1, "port": 20911}
+
+
+async def test_a_slave_learns_its_master_and_its_master_where_slaves_connect(world):
+    server = await world.name_server()
+    address = f"127.0.0.1:{server.port}"
+    slave = await world.registrar(address, ha_address="10.0.0.1:20912", **SLAVE)
+    assert slave.registered == {address: True}, "a slave without a master is registered"
+    assert (slave.master.remoting, slave.master.ha, slave.master.changes) == (None, None, 0)
+    master = await world.registrar(address, ha_address="10.0.0.1:10912")
+    assert {live.broker_id: live.ha_address for live in server.routes.live.values()} == {
+        0: "10.0.0.1:10912",
+        1: "10.0.0.1:20912",
+    }
+    slave.ask_for_master()
+    async with asyncio.timeout(5):
+        await slave.master.wait_change(0)
+    assert (slave.master.remoting, slave.master.ha) == ("10.0.0.1:10911", "10.0.0.1:10912")
+    assert (master.master.remoting, master.master.ha) == (None, None)
+    await master.stop()
+    slave.ask_for_master()
+    await until(lambda: not slave.master.known)
+    assert slave.master.remoting == "10.0.0.1:10911", "it may be back in a moment"
+
+
+async def test_a_slave_registers_all_each_time_to_hear_of_its_master(world):
+    server, address = await world.scripted()
+    slave = await world.registrar(address, register_interval_ms=10, force_register=False, **SLAVE)
+    await until(lambda: len(server.of(103)) >= 3)
+    assert server.of(322) == []
+    assert {command.ext["brokerId"] for command in server.of(103)} == {"1"}
+    moved = {"masterAddr": "10.0.0.9:10911", "haServerAddr": "10.0.0.9:10912"}
+    server.answer = lambda c: encode_response(c, 0, None, moved)
+    await until(lambda: slave.master.ha == "10.0.0.9:10912")
+
+
+async def test_what_a_lost_name_server_said_does_not_outweigh_another(world):
+    server, first = await world.scripted()
+    other, second = await world.scripted()
+    for scripted, host in ((server, "a"), (other, "b")):
+        said = {"masterAddr": f"{host}:10911", "haServerAddr": f"{host}:10912"}
+        scripted.answer = lambda c, said=said: encode_response(c, 0, None, said)
+    slave = await world.registrar(first, second, **SLAVE)
+    assert slave.master.remoting == "a:10911"
+    await server.close()
+    await until(lambda: slave.master.remoting == "b:10911")
+
+
 async def test_stopping_unregisters(world):
     server = await world.name_server()
     registrar = await world.registrar(f"127.0.0.1:{server.port}")
@@ -472,13 +525,15 @@ async def gone(world: World) -> str:
     return address
 
 
-async def registered_elsewhere(world: World, address: str, name: str = "b-a") -> str:
-    """A name server that knows a broker of this name and id 0 at `address`."""
+async def registered_elsewhere(
+    world: World, address: str, name: str = "b-a", broker_id: int = 0
+) -> str:
+    """A name server that knows a broker of this name and id at `address`."""
     server = await world.name_server()
     body = read_registration(b"{}", compressed=False, max_inflated_bytes=1)
     server.routes.register(
         Registration(
-            *("DefaultCluster", name, 0, address, ""),
+            *("DefaultCluster", name, broker_id, address, ""),
             *(body.data_version, body.topics, (), "its connection"),
         )
     )
@@ -495,6 +550,19 @@ async def test_a_live_broker_of_the_same_name_is_warned_of_once(world, caplog):
     assert [r.getMessage() for r in caplog.records].count(warning) == 1
     # It is let in all the same: it may be this very broker, at a new address.
     assert all(registrar.registered.values())
+
+
+async def test_a_live_slave_of_the_same_id_is_warned_of(world):
+    other = await listening(world)
+    elsewhere = await registered_elsewhere(world, other, broker_id=1)
+    registrar = await world.registrar(elsewhere, broker_role="SLAVE", broker_id=1)
+    (warning,) = registrar.warnings
+    assert f"another slave, at {other}, is registered as b-a with id 1" in warning
+    assert "brokerId" in warning
+    assert all(registrar.registered.values())
+    beside = await registered_elsewhere(world, other, broker_id=2)
+    alone = await world.registrar(beside, broker_role="SLAVE", broker_id=1)
+    assert alone.warnings == ()
 
 
 @pytest.mark.parametrize("case", ["gone", "another name", "same address"])

@@ -21,27 +21,23 @@ Threads: the store's caller only; there is no other writer, because a slave take
 """
 
 import logging
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from aerobee.protocol.errors import CorruptRecord
-from aerobee.protocol.message.record_check import CHECK_BODY
-from aerobee.store.dispatch.dispatcher import Dispatcher
 from aerobee.store.errors import StoreError
 from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.log.compiled import Take
 from aerobee.store.log.scan.incoming import NO_BOUNDARIES, IncomingReader, Part
 from aerobee.store.log.scan.log_scanner import LogScanner, OneSegment
 from aerobee.store.log.store_core import StoreCore
-from aerobee.store.reading.damage import DamageKind, DamageReports, Verdict
 from aerobee.store.segments.mapped_file import MappedFile
 
-log = logging.getLogger("aerobee.store.replication")
+log = logging.getLogger("aerobee.store.log.replication")
 
 # A check of this many bytes takes a fraction of a millisecond.
 _STEP_BYTES = 256 << 10
-# As many bytes of a bad record are kept, to see whether the same come again.
+# The bytes of a bad record that are kept, to see whether the same bytes come again.
 _COMPARED_BYTES = 1 << 20
-# Derives nothing: the compiled form checks only.
-_NOTHING_BELOW = 1 << 62
 
 
 class BlockRefused(StoreError):
@@ -50,6 +46,21 @@ class BlockRefused(StoreError):
 
 class BlockDamaged(StoreError):
     """A block holds what is no sound record; the connection ends, and the master is asked again."""
+
+
+class Checking(NamedTuple):
+    """How records are checked: one of the CHECK_ values, and the compiled form's function for it,
+    which derives nothing."""
+
+    crc_check: int
+    take: Take | None
+
+
+class GapReports(Protocol):
+    """Remembers damage of the log (`reading/damage.py`)."""
+
+    def note_gap(self, start: int, end: int, reason: str) -> None:
+        """The log holds no usable record in [start, end)."""
 
 
 class _Suspect(NamedTuple):
@@ -63,7 +74,7 @@ class Appender:
     """Appends the blocks of one master. Made when the store is open."""
 
     def __init__(
-        self, core: StoreCore, commit_log: CommitLog, dispatcher: Dispatcher, damage: DamageReports
+        self, core: StoreCore, commit_log: CommitLog, checking: Checking, damage: GapReports
     ) -> None:
         self._log = commit_log
         self._marks = core.marks
@@ -71,10 +82,9 @@ class Appender:
         self._segment_bytes = core.segments.segment_bytes
         self._stats = core.stats
         self._damage = damage
-        self._crc_check = max(CHECK_BODY, damage.judge.crc_check)
-        self._take = dispatcher.taker(self._crc_check, _NOTHING_BELOW)
+        self._crc_check, self._take = checking
         # Whether the master hears of what is durable, not of what is written.
-        self._acks_durable = core.settings.ha_ack_durable or core.settings.sync_flush
+        self._acks_durable = core.settings.ha_ack_durable
         # The first report of the connection.
         self._asked = 0
         # Log offset after the last byte that has landed.
@@ -95,8 +105,8 @@ class Appender:
 
     @property
     def report(self) -> int:
-        """What the master is told: up to there this log has its bytes, and has synced them where
-        that is promised. Not below what it was asked for."""
+        """The offset that the master is told: up to there this log has its bytes, and has synced
+        them where that is promised. Not below what it was asked for."""
         marks = self._marks
         return max(self._asked, marks.durable if self._acks_durable else marks.written)
 
@@ -155,6 +165,11 @@ class Appender:
     def room(self) -> memoryview | None:
         """Where the next bytes of the block go, in the segment; None while the segment is being
         made. Raises StoreError when there is no room for it."""
+        last = self._segments.last
+        if last is not None and last.end <= self._landed:
+            # Of the segment before nothing more comes: its end is a record's.
+            while self.check():
+                pass
         begins = self.is_empty
         segment = self._log.segment_for_copy(self._landed)
         if segment is None:
@@ -185,7 +200,7 @@ class Appender:
             return False
         segment = self._segments.find(at)
         if segment is None:
-            # An empty log: what was asked for has not come yet.
+            # Only byte 0 of a log that has no segment yet.
             return False
         reader = IncomingReader(segment, landed)
         if not self._look_at:
@@ -198,6 +213,10 @@ class Appender:
     def _sound(self, segment: MappedFile, reader: IncomingReader, at: int) -> tuple[int, bool]:
         """Take the sound records from `at` on; where they end, and whether there may be more."""
         stop = at + _STEP_BYTES
+        end = self._plain(segment, at)
+        if end >= min(stop, self._landed):
+            return end, end < self._landed
+        at = end
         scan = LogScanner(
             OneSegment(reader),
             0,
@@ -218,8 +237,21 @@ class Appender:
             self._log.copied(segment, end, store_ms, count)
         return end, end >= stop
 
+    def _plain(self, segment: MappedFile, at: int) -> int:
+        """Take the records from `at` on that the compiled form takes, nearly all; where they
+        end."""
+        if self._take is None:
+            return at
+        limit = min(self._landed, at + _STEP_BYTES) - segment.start
+        derived = self._take(segment.view, at - segment.start, at, limit)
+        if derived is None:
+            return at
+        self._suspect = None
+        self._log.copied(segment, derived.end, derived.store_ms, derived.records)
+        return derived.end
+
     def _rest(self, segment: MappedFile, reader: IncomingReader, at: int) -> bool:
-        """Judge the bytes that are no whole record: a part of one, the end of the segment, or
+        """Judge the bytes that are no whole record: a part of a record, the end of the segment, or
         damage. Whether that was passed over, and there may be more."""
         part = reader.part(at)
         if part is Part.BLANK and self._landed == segment.end:
@@ -264,8 +296,6 @@ class Appender:
             return False
         self._look_at, self._suspect = 0, None
         self.gaps += 1
-        self._damage.note(
-            Verdict(DamageKind.RECORD, at, following, f"damaged on the master too: {reason}"), None
-        )
+        self._damage.note_gap(at, following, f"damaged on the master too: {reason}")
         self._log.copied(segment, following, 0, 0)
         return True

@@ -14,6 +14,7 @@ import os
 import socket
 from typing import NamedTuple
 
+from aerobee.config.model import Settings
 from aerobee.config.ports import VIP_BELOW
 from aerobee.protocol.message.record_layout import pack_host
 
@@ -44,6 +45,14 @@ class Advertised(NamedTuple):
     def packed(self, port: int) -> bytes:
         """The store host of records (protocol/WIRE.md 6.1)."""
         return pack_host(self.ip, port)
+
+
+def ha_endpoint(settings: Settings, advertised: Advertised, port: int) -> str:
+    """The address of the port for slaves, which is `port`, as others get it; "" while it is
+    closed."""
+    if not settings.replicates or not port:
+        return ""
+    return f"{settings.ha_host or advertised.host}:{port}"
 
 
 class Identity(NamedTuple):

@@ -1,0 +1,216 @@
+"""The port where slaves take the log (protocol/WIRE.md 10): admits them, serves them, watches them.
+
+An admitted peer gets every message, and its reports let SYNC_MASTER sends be answered, so
+admission is by address (`trust`), and few connections are taken, in all and from one address. The
+first byte tells TLS from a slave in the clear, where TLS is taken at all.
+
+At the end of each turn that has appended, `appended` sends to all slaves at the end of the log.
+Refused slaves are remembered by address for a while: readiness says what a person has to do.
+
+Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from aerobee.broker.cluster.replication.slave_connection import SlaveConnection
+from aerobee.broker.cluster.replication.wires import PlainWire, SealedWire, Wire
+from aerobee.config.model import Settings
+from aerobee.remoting.connection_stats import ServerStats
+from aerobee.remoting.listening.arrivals import Arrivals, ArrivalTimes, Encryption
+from aerobee.remoting.listening.server import Listening
+from aerobee.remoting.peers import address_text
+from aerobee.remoting.tls.tls_session import TlsSession
+from aerobee.store.log.replication.feed import CannotFollow, Feed
+from aerobee.summed_log import SummedLog
+
+log = logging.getLogger("aerobee.broker.replication")
+
+#: Slaves of one master, and connections from one address: a slave that comes anew may be here
+#: twice for a moment, and several may share an address.
+MOST_SLAVES = 16
+MOST_OF_ADDRESS = 4
+# Refused slaves that are remembered, and for how long. They come again every few seconds.
+_MOST_REFUSED = 16
+_REFUSED_S = 60.0
+# A slave of RocketMQ says nothing for the first five seconds.
+_SILENT_S = 20.0
+_LOOK_S = 1.0
+_PAUSE_S = 1.0
+
+
+class Waiting(Protocol):
+    """The answers that wait for slaves (`appending/answers.py`)."""
+
+    def go_on(self) -> None:
+        """Send the answers that need not wait any longer."""
+
+
+class _Refused(NamedTuple):
+    text: str
+    at: float
+
+
+class HaPort:
+    """The slaves of this broker. Made when the broker is built; `start` opens the port."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        loop: asyncio.AbstractEventLoop,
+        feed: Feed,
+        answers: Waiting,
+        trust: Callable[[str], bool],
+    ) -> None:
+        """`trust` says whether a slave may come from an address."""
+        self._loop = loop
+        self._settings = settings
+        self._feed = feed
+        self._answers = answers
+        self._trust = trust
+        self.stats = ServerStats()
+        self._listening = Listening("slaves", self.stats, _PAUSE_S)
+        self._arrivals: Arrivals | None = None
+        self._block_bytes = settings.ha_transfer_batch_bytes
+        #: The slaves that are connected.
+        self.slaves: set[SlaveConnection] = set()
+        self._refused: dict[str, _Refused] = {}
+        #: Slaves that could not be served, by the kind of their error.
+        self.refusals: Counter[str] = Counter()
+        self._sums = SummedLog(loop.time, call_later=loop.call_later)
+
+    # --- the port -----------------------------------------------------------------------------
+
+    async def start(self, host: str, port: int, encryption: Encryption | None = None) -> int:
+        """Listen; returns the port (0 picks a free one). Raises `RemotingListenError`."""
+        if encryption is not None:
+            times = ArrivalTimes(_SILENT_S, _LOOK_S)
+            self._arrivals = Arrivals(encryption, times, self, self.stats.tls, "slaves")
+        return await self._listening.open(host, port, self)
+
+    async def close(self) -> None:
+        """Listen no more, and end all connections."""
+        await self._listening.close()
+        if self._arrivals is not None:
+            await self._arrivals.close()
+        for slave in list(self.slaves):
+            slave.close("this broker stops")
+        self._sums.close()
+
+    @property
+    def port(self) -> int:
+        """The port listened on, 0 before `start`."""
+        return self._listening.ports[0] if self._listening.ports else 0
+
+    async def take_accepted(self, accepted: socket.socket, peer: tuple[str, int]) -> None:
+        """Refuse a socket, serve it, or see first whether it is TLS."""
+        self.stats.accepted += 1
+        reason = self._reason_against(peer[0])
+        if reason is not None:
+            accepted.close()
+            self.stats.refused_address += 1
+            kind = "refused", peer[0]
+            self._sums.add(
+                log, logging.WARNING, kind, "slave refused peer=%s why=%s", *peer[:1], reason
+            )
+            return
+        accepted.setblocking(False)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._arrivals is not None:
+            self._arrivals.take(accepted, peer)
+        else:
+            await self.open_plain(accepted, peer)
+
+    def _reason_against(self, host: str) -> str | None:
+        if not self._trust(host):
+            return (
+                "its address is not among haSlaveAddresses, or without these not among the white "
+                "addresses of plain_acl.yml"
+            )
+        arriving = 0 if self._arrivals is None else len(self._arrivals)
+        if len(self.slaves) + arriving >= MOST_SLAVES:
+            return f"{MOST_SLAVES} slaves are connected"
+        of_address = sum([slave.peer[0] == host for slave in self.slaves])
+        if self._arrivals is not None:
+            of_address += self._arrivals.count_of(host)
+        if of_address >= MOST_OF_ADDRESS:
+            return f"{MOST_OF_ADDRESS} connections of its address are open"
+        return None
+
+    async def open_plain(self, arrived: socket.socket, peer: tuple[str, int]) -> None:
+        """Serve a plain socket from now on."""
+        self._serve(PlainWire(arrived), peer)
+
+    def open_tls(self, arrived: TlsSession, peer: tuple[str, int]) -> None:
+        """Serve a socket from now on whose handshake is done."""
+        self._serve(SealedWire(arrived), peer)
+
+    def _serve(self, wire: Wire, peer: tuple[str, int]) -> None:
+        slave = SlaveConnection(
+            self._loop, wire, peer, self._feed.admit(peer[0]), self, block_bytes=self._block_bytes
+        )
+        self.slaves.add(slave)
+        self.stats.open += 1
+        log.info("slave connected peer=%s", address_text(peer))
+
+    # --- turns --------------------------------------------------------------------------------
+
+    def appended(self) -> None:
+        """Messages were appended in the turn that ends: send them."""
+        # A slave whose socket is gone leaves the set meanwhile.
+        for slave in tuple(self.slaves):
+            slave.go_on()
+        # Without enough slaves nobody is waited for.
+        self._answers.go_on()
+
+    def look(self) -> None:
+        """Send signs of life, and end the connections of slaves that have gone silent. Called once
+        a second or so."""
+        now = self._loop.time()
+        sign_s = self._settings.ha_heartbeat_interval_ms / 1000
+        silent_s = self._settings.ha_housekeeping_interval_ms / 1000
+        for slave in list(self.slaves):
+            slave.look(now, sign_s=sign_s, silent_s=silent_s)
+        self._feed.settle()
+
+    # --- what the connections tell ------------------------------------------------------------
+
+    def reported(self) -> None:
+        """A slave has reported: answers may leave."""
+        self._answers.go_on()
+
+    def refused(self, connection: SlaveConnection, error: CannotFollow) -> None:
+        """A slave cannot be served: note what a person has to do."""
+        self.refusals[error.kind.value] += 1
+        host = connection.peer[0]
+        if host in self._refused or len(self._refused) < _MOST_REFUSED:
+            self._refused[host] = _Refused(str(error), self._loop.time())
+        self._sums.add(
+            log,
+            logging.ERROR,
+            (host, error.kind),
+            "slave cannot be served peer=%s offset=%d why=%s",
+            address_text(connection.peer),
+            error.log_offset,
+            error,
+        )
+
+    def ended(self, connection: SlaveConnection) -> None:
+        """A connection has ended."""
+        self.slaves.discard(connection)
+        self.stats.open -= 1
+        self._answers.go_on()
+
+    def problem(self) -> str | None:
+        """Why slaves were refused in the last minute, for readiness; None if no slave was."""
+        since = self._loop.time() - _REFUSED_S
+        self._refused = {host: one for host, one in self._refused.items() if one.at >= since}
+        if not self._refused:
+            return None
+        return "; ".join(f"slave {host}: {one.text}" for host, one in sorted(self._refused.items()))

@@ -1,0 +1,94 @@
+"""Replication of one broker: its port for slaves, and on a slave the link to its master.
+
+Made by `core.py` where the settings open the port; `daemon.py` gives it the port and a way to ask
+the master. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+
+from aerobee.broker.cluster.replication.block_reader import Follows
+from aerobee.broker.cluster.replication.ha_port import HaPort, Waiting
+from aerobee.broker.cluster.replication.master_link import Ask, MasterLink
+from aerobee.config.model import Settings
+from aerobee.store.message_store import MessageStore
+
+# A slave's consumers see messages this much later than its log has them: a dispatch costs a write
+# to each queue, whatever the number of messages.
+_DISPATCH_S = 0.005
+
+
+class _DispatchLater:
+    """Has what was appended in a few milliseconds dispatched at once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, follows: Follows) -> None:
+        self._loop = loop
+        self._follows = follows
+        self._scheduled = False
+
+    def appended(self) -> None:
+        """Bytes were appended in this turn."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_later(_DISPATCH_S, self._tell)
+
+    def _tell(self) -> None:
+        self._scheduled = False
+        self._follows.appended()
+
+
+class Replication:
+    """The replicating side of a broker. `close` once."""
+
+    #: Between two looks for silent peers, in seconds.
+    LOOK_S = 0.5
+
+    def __init__(
+        self,
+        settings: Settings,
+        loop: asyncio.AbstractEventLoop,
+        store: MessageStore,
+        answers: Waiting,
+        trust: Callable[[str], bool],
+    ) -> None:
+        self._settings = settings
+        self._loop = loop
+        self._store = store
+        #: The slaves.
+        self.port = HaPort(settings, loop, store.make_feed(), answers, trust)
+        #: The link to the master, None on a master.
+        self.link: MasterLink | None = None
+
+    def follow(self, follows: Follows, ask: Ask, tls: ssl.SSLContext | None) -> None:
+        """Be a slave from now on."""
+        assert self.link is None
+        appender = self._store.make_appender()
+        if not self._settings.ha_ack_durable:
+            # Otherwise the master waits for the sync that this asks for.
+            follows = _DispatchLater(self._loop, follows)
+        self.link = MasterLink(self._settings, self._loop, appender, follows, ask=ask, tls=tls)
+        self.link.start()
+
+    async def stop_following(self) -> None:
+        """Be no slave any more."""
+        link, self.link = self.link, None
+        if link is not None:
+            await link.close()
+
+    def appended(self) -> None:
+        """Bytes were appended in the turn that ends: slaves get them."""
+        self.port.appended()
+
+    def marks_moved(self) -> None:
+        """A thread of the store has moved a mark: more may be sent, or reported."""
+        self.port.appended()
+        if self.link is not None:
+            self.link.durable_moved()
+
+    async def close(self) -> None:
+        """Follow nobody, and serve no slave."""
+        await self.stop_following()
+        await self.port.close()

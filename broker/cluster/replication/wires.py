@@ -1,0 +1,164 @@
+"""Bytes of the log to one slave: from the file into its socket, plain or sealed by TLS.
+
+Plain, the head of a block and its bytes leave with two calls, and the bytes never come into this
+process (`sendfile`). Sealed, they have to be read. Neither call blocks; a block may take several.
+
+`send_cold` may wait, for a disk and for the slave: a worker calls it, with a piece of the log that
+may not be in memory, while the loop leaves the socket alone but for reading.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from typing import Protocol
+
+from aerobee.protocol.replication import encode_head
+from aerobee.remoting.tls.tls_session import TlsSession
+from aerobee.store.log.replication.feed import Piece
+
+# The bytes that are read and sealed in one go.
+_SEALED_BYTES = 64 << 10
+# How long a worker waits for room before it looks whether the connection has ended.
+_ROOM_MS = 200
+_RECEIVED_BYTES = 64 << 10
+
+
+class Block:
+    """A block on its way: the rest of its head, and where the rest of its bytes stands."""
+
+    __slots__ = ("fd", "head", "left", "position")
+
+    def __init__(self, piece: Piece) -> None:
+        self.head = encode_head(piece.log_offset, piece.size)
+        self.fd = piece.fd
+        self.position = piece.position
+        self.left = piece.size
+
+
+class Wire(Protocol):
+    """One slave's socket. All raise OSError when it is gone."""
+
+    socket: socket.socket
+
+    def receive(self) -> bytes | None:
+        """The bytes that have come; None without any, b"" when the slave has closed."""
+
+    #: Whether a worker sends what it reads, or only brings it into memory.
+    worker_sends: bool
+
+    def push(self, block: Block) -> bool:
+        """Send of the block what there is room for; whether all of it has left."""
+
+    def send_sign(self, log_offset: int) -> None:
+        """Send a sign of life, when nothing else is on its way."""
+
+    def send_cold(self, piece: Piece, most: int) -> None:
+        """Send a piece in blocks of at most `most` bytes; waits. A worker calls it."""
+
+
+class PlainWire:
+    """A socket as it is."""
+
+    worker_sends = True
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.socket = connected
+
+    def receive(self) -> bytes | None:
+        try:
+            return self.socket.recv(_RECEIVED_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return None
+
+    def push(self, block: Block) -> bool:
+        try:
+            while block.head:
+                # The head waits for the bytes that follow, and leaves in their packet.
+                more = socket.MSG_MORE if block.left else 0
+                block.head = block.head[self.socket.send(block.head, more) :]
+            while block.left:
+                count = os.sendfile(self.socket.fileno(), block.fd, block.position, block.left)
+                if not count:
+                    raise ConnectionError("the file of a segment has become shorter")
+                block.position += count
+                block.left -= count
+        except (BlockingIOError, InterruptedError):
+            return False
+        return True
+
+    def send_sign(self, log_offset: int) -> None:
+        head = encode_head(log_offset, 0)
+        if self.socket.send(head) != len(head):
+            # Twelve bytes do not fit: the slave has not read for long.
+            raise ConnectionError("the slave takes nothing")
+
+    def send_cold(self, piece: Piece, most: int) -> None:
+        room = select.poll()
+        room.register(self.socket, select.POLLOUT)
+        for block in blocks_of(piece, most):
+            while not self.push(block):
+                room.poll(_ROOM_MS)
+
+
+class SealedWire:
+    """A socket below TLS."""
+
+    worker_sends = False
+
+    def __init__(self, session: TlsSession) -> None:
+        self.socket = session.socket
+        self._session = session
+        self._into = memoryview(bytearray(_RECEIVED_BYTES))
+        # The bytes to be sealed next.
+        self._unsent = memoryview(b"")
+
+    def receive(self) -> bytes | None:
+        session = self._session
+        count = session.read(self._into)
+        if count:
+            return bytes(self._into[:count])
+        if session.failed is not None:
+            raise session.failed
+        return b"" if session.ended else None
+
+    def push(self, block: Block) -> bool:
+        while True:
+            self._unsent = self._unsent[self._session.send(self._unsent) :]
+            if self._unsent:
+                return False
+            if not block.head and not block.left:
+                return True
+            size = min(block.left, _SEALED_BYTES)
+            self._unsent = memoryview(block.head + os.pread(block.fd, size, block.position))
+            block.head = b""
+            block.position += size
+            block.left -= size
+
+    def send_sign(self, log_offset: int) -> None:
+        assert not self._unsent
+        self._unsent = memoryview(encode_head(log_offset, 0))
+        self._unsent = self._unsent[self._session.send(self._unsent) :]
+
+    def send_cold(self, piece: Piece, most: int) -> None:
+        """Bring the piece into memory; the loop sends it, because TLS has one user at a time."""
+        position, end = piece.position, piece.position + piece.size
+        while position < end:
+            position += len(os.pread(piece.fd, min(most, end - position), position)) or end
+
+
+def blocks_of(piece: Piece, most: int) -> list[Block]:
+    """The piece as blocks of at most `most` bytes."""
+    return [
+        Block(
+            Piece(
+                piece.fd,
+                piece.position + done,
+                piece.log_offset + done,
+                min(most, piece.size - done),
+                piece.hot,
+            )
+        )
+        for done in range(0, piece.size, most)
+    ]
