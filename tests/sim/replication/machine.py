@@ -28,7 +28,7 @@ class Case:
     # Copies that an answer of success promises, the master's own included.
     copies: int = 2
     sync_flush: bool = False
-    # The slaves report what is synced: by haAckDurable, or because they have SYNC_FLUSH.
+    # The slaves report what is synced: by haAckDurable, which is on with SYNC_FLUSH.
     ack_durable: bool = False
     slave_sync_flush: bool = False
     pool: bool = False
@@ -146,7 +146,7 @@ class Machine:
             consume_queue_flush_interval_ms=_NEVER,
             max_message_bytes=SEGMENT // 2,
             in_sync_replicas=case.copies,
-            ha_ack_durable=case.ack_durable,
+            ha_ack_durable=case.acks_durable,
             ha_slave_behind_max_bytes=case.behind_most,
             transient_pool_enabled=case.pool,
             transient_pool_buffers=3,
