@@ -27,6 +27,7 @@ from aerobee.broker.background.live_settings import LiveSettings
 from aerobee.broker.background.loop_workers import BodyReader, LoopCalls, WorkerAnswers
 from aerobee.broker.background.scheduler import Savable, SaveFailure, Saver, Scheduler, save_all
 from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.cluster.comparison.log_ranges import LogRangeRequests
 from aerobee.broker.cluster.registration.broker_address import Identity
 from aerobee.broker.cluster.role_change import RoleChange, have_all_durable
 from aerobee.broker.delay.delay_service import ScheduleMessageService
@@ -417,6 +418,7 @@ class BrokerCore:
             **self._asking_handlers(),
             **self._admin_handlers(),
             **WaitingRequests(self._waits, self.deleted_topics).handlers(),
+            **LogRangeRequests(settings, self.role, store, self._loop).handlers(),
         }
         handlers = refused_on_slaves(self.role, handlers)
         pulls: dict[int, Handler] = {

@@ -73,6 +73,7 @@ from aerobee.store.store_stats import StoreStatsService
 if TYPE_CHECKING:
     from aerobee.store.log.replication.appender import Appender
     from aerobee.store.log.replication.feed import Feed
+    from aerobee.store.log.replication.log_ranges import LogRanges
 
 log = logging.getLogger("aerobee.store")
 
@@ -411,6 +412,12 @@ class MessageStore:
         assert self.marks.dispatched == self.marks.written
         for queue in self._queues:
             queue.number_on()
+
+    def make_log_ranges(self) -> LogRanges:
+        """Reads parts of the log, for a comparison with another broker's."""
+        from aerobee.store.log.replication.log_ranges import LogRanges
+
+        return LogRanges(self._core)
 
     # --- queues -----------------------------------------------------------------------------
 
