@@ -125,13 +125,9 @@ class Appender:
         """The log offset of the next block."""
         return self._landed + self._left
 
-    def ask_for(self, first: int) -> int:
-        """The log offset that a master is asked for whose log begins at `first`."""
-        return (first if self.is_empty else self.written) or 1
-
     def connect(self, asked: int) -> None:
-        """A connection begins, on which the master is asked for `asked` (`ask_for`). What was not
-        whole is forgotten."""
+        """A connection begins, on which the master is asked for `asked`: *written*, or for an empty
+        log the place where it begins. What was not whole is forgotten."""
         # A log that has no whole record yet goes on at 1, too: its first byte is there.
         assert asked == self.written or self.is_empty or (self.written, asked) == (0, 1)
         self._asked = self._landed = asked

@@ -228,7 +228,12 @@ class Life:
         self.links.append(link)
         if self.rules.compares and self._differs(link):
             return
-        ask = appender.ask_for(master.begin)
+        ask = appender.written
+        if appender.is_empty or (not ask and not master.begin):
+            ask = master.begin or min(1, master.store.marks.readable)
+        elif ask < master.begin:
+            self._refuse(link, f"below: the master begins at {master.begin}", legitimate=True)
+            return
         appender.connect(ask)
         link.last_report = ask
         link.to_master.send(encode_report(ask))
