@@ -269,3 +269,16 @@ def test_a_slave_that_asked_for_0_and_is_overtaken_by_retention_is_refused(pair:
     with pytest.raises(CannotFollow) as refused:
         follower.next_piece(10)
     assert refused.value.kind is FollowError.BELOW
+
+
+def test_a_segment_made_for_another_beginning_does_not_stay(pair: Pair, tmp_path: Path) -> None:
+    """A start would find zeros before the log."""
+    log = pair.slave.log
+    assert log.segment_for_copy(0) is None
+    while 0 not in pair.slave._allocator._ready:
+        continue  # its thread makes the segment
+    while log.segment_for_copy(4 * SEGMENT) is None:
+        continue
+    names = sorted(path.name for path in (tmp_path / "slave/commitlog").iterdir())
+    assert f"{0:020d}" not in names
+    assert f"{4 * SEGMENT:020d}" in names
