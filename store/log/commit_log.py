@@ -37,6 +37,7 @@ from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
 )
+from aerobee.store.disk.files import is_passing
 from aerobee.store.errors import MessageIllegal, PageCacheBusy, StoreError
 from aerobee.store.log.collector import collector_paused
 from aerobee.store.log.compiled import Derived
@@ -435,6 +436,8 @@ class CommitLog:
             segment = self._allocator.take_ready(start)
         except StoreError as error:
             raise self._no_segment(error) from error
+        except OSError as error:
+            raise self._no_segment(refusal(str(error.filename), error)) from error
         if segment is None:
             return None
         self._stats.segments_created += 1
@@ -449,6 +452,9 @@ class CommitLog:
         try:
             segment.copy(data)
         except OSError as error:
+            if is_passing(error):
+                # On some file systems reserved blocks do not help. Nothing was moved.
+                raise self._no_segment(refusal(segment.path, error)) from error
             self._health.poison(f"writing {segment.path}", error)
             assert self._health.broken is not None
             raise self._health.broken from error
@@ -456,6 +462,7 @@ class CommitLog:
             if copied.records:
                 segment.last_store_ms = copied.store_ms
             segment.wrote += len(data)
+            self.problem = None
             self.marks.write(copied.end, copied.store_ms or self.marks.written_ms)
             if segment.wrote == segment.size:
                 self._active = None

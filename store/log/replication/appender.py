@@ -154,18 +154,16 @@ class Appender:
                 "commit_log_segment_bytes (mappedFileSizeCommitLog) has to be the master's"
             )
         if size and self.is_empty:
-            self._begin_log(log_offset, begin)
+            self._begin_at(log_offset, begin)
         self._left = size
 
-    def _begin_log(self, log_offset: int, begin: int) -> None:
+    def _begin_at(self, log_offset: int, begin: int) -> None:
         if log_offset == 1:
             return
         if log_offset != begin:
             raise BlockRefused(
                 f"the master's first block begins at {log_offset}, which is no segment's beginning"
             )
-        if begin and not self._marks.written:
-            self._marks.begin(begin)
         self._incoming.begin(begin)
 
     def room(self) -> memoryview | None:
@@ -176,8 +174,12 @@ class Appender:
             # Nothing more comes for the segment before: it ends with a record.
             while self.check():
                 pass
-        if self._log.segment_for_copy(landed) is None:
+        begins = self.is_empty
+        segment = self._log.segment_for_copy(landed)
+        if segment is None:
             return None
+        if begins and segment.start:
+            self._marks.begin(segment.start)
         room = self._incoming.room(self._left)
         if not len(room):
             raise BlockDamaged(f"no record ends within {MOST_BYTES} bytes after {self.written}")

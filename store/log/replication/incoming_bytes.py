@@ -13,7 +13,7 @@ parts of a longer record are not taken for a record (`incoming.py`).
 _FIRST_BYTES = 1 << 20
 #: Longer than any record; RocketMQ's default for a message is 4 MiB at most.
 MOST_BYTES = 64 << 20
-# What a read should have room for, at least.
+# The least room that a read gets.
 _LEAST_ROOM = 64 << 10
 
 
