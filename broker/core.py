@@ -95,7 +95,7 @@ from aerobee.summed_log import SummedLog
 if TYPE_CHECKING:
     import ssl
 
-    from aerobee.broker.cluster.replication.master_link import Ask
+    from aerobee.broker.cluster.replication.master_link import Finder
     from aerobee.broker.cluster.replication.replication import Replication
 
 C = TypeVar("C")
@@ -292,10 +292,10 @@ class BrokerCore:
         trust = slaves_trusted(self.settings, self._control)
         return Replication(self.settings, self._loop, self.store, self.answers, trust)
 
-    def follow(self, ask: Ask, tls: ssl.SSLContext | None) -> None:
-        """Begin to follow the master that `ask` finds."""
+    def follow(self, finder: Finder, tls: ssl.SSLContext | None) -> None:
+        """Begin to follow the master that `finder` finds."""
         assert self.replication is not None
-        self.replication.follow(self._reput, ask, tls)
+        self.replication.follow(self._reput, finder, tls)
 
     def _build_delays(self) -> None:
         """Build the parts that put messages when they have waited: levels, times, transactions."""
