@@ -29,6 +29,7 @@ from aerobee.broker.background.loop_workers import BodyReader, LoopCalls, Worker
 from aerobee.broker.background.scheduler import Savable, SaveFailure, Saver, Scheduler, save_all
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.cluster.registration.broker_address import Identity
+from aerobee.broker.cluster.replication.ha_status import HaStatusRequests
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.delayed_waiting import DelayedWaiting, TimedWaiting
 from aerobee.broker.delay.delivery_progress import DelayProgress, TimerProgress
@@ -521,6 +522,7 @@ class BrokerCore:
             ).handlers(),
             **StatsRequests(name, endpoint, tables, stats, store).handlers(),
             **RuntimeRequests(settings, self.topics, store, stats, self.delays).handlers(),
+            **HaStatusRequests(store, self.replication).handlers(),
             **SettingsRequests(settings, self._live_settings).handlers(),
             **AccessRequests(settings, endpoint, self.access, wall_clock_ms).handlers(),
             **ResetRequests(name, tables, store, stats).handlers(),

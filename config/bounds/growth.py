@@ -246,6 +246,7 @@ OTHERS: Final[Containers] = {
     "a few slaves, by constants of ha_port.py": {
         "broker/cluster/replication/block_reader.py": "BlockReader._head",
         "broker/cluster/replication/ha_port.py": "HaPort._refused HaPort.refusals HaPort.slaves",
+        "store/log/replication/ages.py": "EndTimes._ends EndTimes._times",
         "store/log/replication/feed.py": "Feed.followers",
     },
     "one a listener, a port or a task, by configuration": {
