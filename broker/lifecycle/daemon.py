@@ -399,7 +399,14 @@ class Daemon:
         # The import brings modules that no master needs.
         from aerobee.broker.cluster.replication.finding import MasterFinder
 
-        finder = MasterFinder(self.registrar.master, self.store)
+        finder = MasterFinder(
+            self.settings,
+            self.registrar.master,
+            self.store,
+            (self.addresses.broker, self.addresses.vip),
+            tls=self._outgoing,
+            credentials=self._credentials,
+        )
         self.core.follow(finder, self._outgoing)
 
     async def _close_client_ports(self) -> None:

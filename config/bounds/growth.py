@@ -244,7 +244,7 @@ BOUNDED: Final[Containers] = {
 
 OTHERS: Final[Containers] = {
     "a few slaves, by constants of ha_port.py": {
-        "broker/cluster/replication/block_reader.py": "BlockReader._head",
+        "broker/cluster/replication/master_link.py": "MasterLink.refusals",
         "broker/cluster/replication/ha_port.py": "HaPort._refused HaPort.refusals HaPort.slaves",
         "store/log/replication/ages.py": "EndTimes._ends EndTimes._times",
         "store/log/replication/feed.py": "Feed.followers",
@@ -263,8 +263,7 @@ OTHERS: Final[Containers] = {
     },
     "one a delay level": {
         "broker/tables/retries_waiting.py": "RetriesWaiting._levels",
-        "broker/delay/delivery_progress.py": "DurableProgress._positions DurableProgress._saved "
-        "DurableProgress._stored",
+        "broker/delay/delivery_progress.py": "DurableProgress._positions DurableProgress._saved",
         "broker/delay/delay_service.py": "ScheduleMessageService._levels",
         "store/queues/delay_levels.py": "DelayLevels._delays_ms",
     },

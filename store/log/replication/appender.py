@@ -133,7 +133,8 @@ class Appender:
     def connect(self, asked: int) -> None:
         """A connection begins, on which the master is asked for `asked`: *written*, or for an empty
         log the place where it begins. What was not whole is forgotten."""
-        assert asked == self.written or self.is_empty
+        # A log that has no whole record yet goes on at 1, too: its first byte is there.
+        assert asked == self.written or self.is_empty or (self.written, asked) == (0, 1)
         self._asked = self._landed = asked
         self._left = self._look_at = 0
 
@@ -170,7 +171,7 @@ class Appender:
         made. Raises StoreError when there is no room for it."""
         last = self._segments.last
         if last is not None and last.end <= self._landed:
-            # Of the segment before nothing more comes: its end is a record's.
+            # Nothing more comes for the segment before: it ends with a record.
             while self.check():
                 pass
         segment = self._log.segment_for_copy(self._landed)
