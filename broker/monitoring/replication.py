@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from aerobee.broker.monitoring.health_checks import HealthChecks, Probe
 from aerobee.broker.monitoring.metrics import Row, under
+from aerobee.broker.routing.role import Role
 from aerobee.config.model import Settings
 from aerobee.store.log.marks import waits_for_slaves
 
@@ -30,35 +31,34 @@ if TYPE_CHECKING:
 _ROLES = ("master", "slave")
 
 
-def replication(settings: Settings, parts: Replication | None) -> Iterator[Row]:
+def replication(settings: Settings, role: Role, parts: Replication | None) -> Iterator[Row]:
     """The role, the slaves and the master; `parts` is None where the port for slaves is closed."""
-    link = None if parts is None else parts.link
-    role = _ROLES[link is not None]
-    yield Row("aerobee_role", {one: int(one == role) for one in _ROLES},
+    yield Row("aerobee_role", {one: int(one == role.name) for one in _ROLES},
               "1 for the role that this broker has", "role")  # fmt: skip
-    yield from _slaves(settings, None if parts is None else parts.port)
-    yield from _master(link)
+    yield from _slaves(settings, role, None if parts is None else parts.port)
+    yield from _master(None if parts is None else parts.link)
 
 
-def promised_slaves(settings: Settings) -> int:
+def promised_slaves(settings: Settings, role: Role) -> int:
     """The number of slaves that an answer of success waits for."""
-    return settings.in_sync_replicas - 1 if waits_for_slaves(settings) else 0
+    promises = waits_for_slaves(settings) and not role.is_slave
+    return settings.in_sync_replicas - 1 if promises else 0
 
 
-def _slaves(settings: Settings, port: HaPort | None) -> Iterator[Row]:
+def _slaves(settings: Settings, role: Role, port: HaPort | None) -> Iterator[Row]:
     figures = [] if port is None else port.figures()
     yield from (
         Row("aerobee_slaves", None if port is None else len(figures), "Slaves that are connected"),
         Row("aerobee_slaves_near", None if port is None else sum(one.is_near for one in figures),
             "Slaves that are near enough to count as copies"),
-        Row("aerobee_slaves_promised", None if port is None else promised_slaves(settings),
+        Row("aerobee_slaves_promised", None if port is None else promised_slaves(settings, role),
             "Slaves that an answer of success waits for"),
         Row("aerobee_slaves_lag_limit_bytes",
             None if port is None else settings.ha_slave_behind_max_bytes,
             "Lag from which on a slave does not count as a copy"),
         Row("aerobee_slaves_sent_bytes_total", None if port is None else port.sent_bytes,
             "Bytes of the log sent to slaves"),
-        Row("aerobee_slave_refusals_total", {} if port is None else dict(port.refusals),
+        Row("aerobee_slave_refusals_total", {} if port is None else port.all_refusals(),
             "Slaves that were not served, by why", "reason"),
         Row("aerobee_slave_lag_bytes", {one.address: one.behind for one in figures},
             "Bytes of the log that the slave has not reported", "slave"),
@@ -85,6 +85,8 @@ def _master(link: MasterLink | None) -> tuple[Row, ...]:
     steps = {} if link is None else {step.value: int(step is link.step) for step in type(link.step)}
     return (
         Row("aerobee_master_link_state", steps, "1 for what the slave is about", "state"),
+        Row("aerobee_master_refusals_total", {} if link is None else link.all_refusals(),
+            "Times the slave has refused to follow its master, by why", "reason"),
         Row("aerobee_master_connections_total", None if link is None else link.connections,
             "Connections to a master whose log was taken"),
         Row("aerobee_master_received_bytes_total", None if link is None else link.received,
@@ -101,7 +103,9 @@ def _master(link: MasterLink | None) -> tuple[Row, ...]:
 # --- readiness ------------------------------------------------------------------------------------
 
 
-def note_replication(health: HealthChecks, settings: Settings, parts: Replication) -> None:
+def note_replication(
+    health: HealthChecks, settings: Settings, role: Role, parts: Replication
+) -> None:
     """Add the notes of a broker that has a port for slaves."""
     health.note(
         "slaves are served",
@@ -111,7 +115,7 @@ def note_replication(health: HealthChecks, settings: Settings, parts: Replicatio
     )
     health.note(
         "copies are there",
-        copies_probe(settings, parts.port),
+        copies_probe(settings, role, parts.port),
         "start the slave that is missing, or let it catch up: its /ready says what it lacks. "
         "To go on with fewer copies set inSyncReplicas or brokerRole, and restart",
     )
@@ -122,11 +126,11 @@ def note_replication(health: HealthChecks, settings: Settings, parts: Replicatio
     )
 
 
-def copies_probe(settings: Settings, port: HaPort) -> Probe:
+def copies_probe(settings: Settings, role: Role, port: HaPort) -> Probe:
     """Checks that as many slaves are near enough as an answer of success waits for."""
 
     def probe() -> str | None:
-        promised, near = promised_slaves(settings), port.near
+        promised, near = promised_slaves(settings, role), port.near
         if near >= promised:
             return None
         return (

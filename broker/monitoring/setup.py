@@ -67,7 +67,9 @@ def add_broker(metrics: Metrics, core: BrokerCore) -> None:
     metrics.add("traffic", broker_metrics.traffic, stats, topics)
     metrics.add("requests", broker_metrics.requests, stats)
     metrics.add("clients", network_metrics.clients, core.clients)
-    metrics.add("replication", replication_metrics.replication, settings, core.replication)
+    metrics.add(
+        "replication", replication_metrics.replication, settings, core.role, core.replication
+    )
     metrics.add("lag", store_metrics.lag, core.lag, store, topics, settings.lmq_enabled)
 
 

@@ -47,6 +47,7 @@ _PAUSE_S = 1.0
 # Why a connection is not taken, as the kinds of refusals are called beside those of the feed.
 _UNTRUSTED = "untrusted"
 _CROWDED = "crowded"
+_REFUSALS = (*(kind.value for kind in FollowError), _UNTRUSTED, _CROWDED)
 
 
 class Waiting(Protocol):
@@ -98,11 +99,8 @@ class HaPort:
         #: The slaves that are connected.
         self.slaves: set[SlaveConnection] = set()
         self._refused: dict[str, _Refused] = {}
-        #: Slaves that were not served, by why: each from the start on, so that its first is an
-        #: increase.
-        self.refusals = Counter(
-            dict.fromkeys([*(kind.value for kind in FollowError), _UNTRUSTED, _CROWDED], 0)
-        )
+        #: Slaves that were not served, by why.
+        self.refusals: Counter[str] = Counter()
         self._ends = EndTimes()
         self._sent_before = 0
         self._sums = SummedLog(loop.time, call_later=loop.call_later)
@@ -137,6 +135,7 @@ class HaPort:
         if found is not None:
             accepted.close()
             why, reason = found
+            self.stats.refused_address += 1
             self.refusals[why] += 1
             if why == _UNTRUSTED:
                 self._remember(peer[0], f"it is not admitted: {reason}")
@@ -248,6 +247,11 @@ class HaPort:
     def near(self) -> int:
         """How many slaves are near enough to count as copies."""
         return self._feed.near
+
+    def all_refusals(self) -> dict[str, int]:
+        """Slaves that were not served, by why: each from the start on, so that its first is an
+        increase."""
+        return {why: self.refusals[why] for why in _REFUSALS}
 
     def figures(self) -> list[SlaveFigures]:
         """The slaves, by their addresses."""

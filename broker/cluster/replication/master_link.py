@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeAlias
 
-from aerobee.broker.cluster.comparison.comparing import Refused
+from aerobee.broker.cluster.comparison.comparing import RefusalKind, Refused
 from aerobee.broker.cluster.comparison.master_requests import MasterUnreachable
 from aerobee.broker.cluster.replication.block_reader import BlockReader, Follows
 from aerobee.broker.cluster.replication.rates import Rate
@@ -192,6 +192,11 @@ class MasterLink:
         """Bytes that were received from masters."""
         reader = self._reader
         return self.received_bytes + (0 if reader is None else reader.received_bytes)
+
+    def all_refusals(self) -> dict[str, int]:
+        """How often this slave has refused to follow, by why: each from the start on, so that its
+        first is an increase."""
+        return {kind.value: self.refusals[kind.value] for kind in RefusalKind}
 
     @property
     def heard_ago_s(self) -> float | None:
