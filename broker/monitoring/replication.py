@@ -1,4 +1,4 @@
-"""What /metrics and /ready tell of replication: the slaves of this broker, and its master.
+"""Replication on /metrics and /ready: the slaves of this broker, and its master.
 
 All families are on each broker's page, with series where there is something to show. Labels name
 slaves by their addresses, at most as many as the port takes (`cluster/replication/ha_port.py`).

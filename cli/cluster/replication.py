@@ -44,7 +44,7 @@ class _Row(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """What a broker has answered, or why it has not."""
+    """The answers of a broker, or why there are none."""
 
     broker_id: int
     address: str

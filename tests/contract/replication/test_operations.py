@@ -1,4 +1,4 @@
-"""What people see of a master and its slave: metrics, readiness, GET_BROKER_HA_STATUS, and
+"""A master and its slave as people see them: metrics, readiness, GET_BROKER_HA_STATUS, and
 `aerobee broker ha`."""
 
 from __future__ import annotations
