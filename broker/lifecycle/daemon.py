@@ -328,7 +328,9 @@ class Daemon:
             ),
         )
         self._supervision.end_recovery()
-        store.log.make_ahead()
+        if self.settings.broker_role != "SLAVE" or store.log.segments.segments:
+            # The log of an empty slave begins where its master's does, which nobody knows yet.
+            store.log.make_ahead()
         return store
 
     def _build_core(

@@ -34,9 +34,11 @@ from aerobee.store.log.replication.appender import Appender
 log = logging.getLogger("aerobee.broker.replication")
 
 _CONNECT_S = 5.0
-# Between two tries: after a lost connection, when nobody answers, and after a refusal.
+# Between two tries: after a lost connection, when nobody answers, and after a refusal, which a
+# person has to do something about.
 _AT_ONCE_S = 0.1
-_FAILED_S = 5.0
+_FAILED_S = 1.0
+_REFUSED_S = 5.0
 _LOOK_S = 0.2
 
 
@@ -137,7 +139,7 @@ class MasterLink:
             self.step = Step.REFUSED
             self.refusals[asked.kind.value] += 1
             self._note(asked.text)
-            return _FAILED_S
+            return _REFUSED_S
         if not self._appender.may_ask:
             return _LOOK_S
         self.step = Step.ASKING

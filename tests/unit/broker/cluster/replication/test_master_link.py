@@ -176,7 +176,7 @@ async def test_the_same_damage_twice_is_passed_over(tmp_path: Path) -> None:
 async def test_a_refusal_stands_until_it_is_lifted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(master_link, "_FAILED_S", 0.005)
+    monkeypatch.setattr(master_link, "_REFUSED_S", 0.005)
     async with master_at(tmp_path) as master, slave_of(tmp_path, master.port.port) as slave:
         slave.answer = Refused(RefusalKind.CLUSTER, "another cluster: 'a' here, 'b' there")
         for one in list(master.port.slaves):
