@@ -44,7 +44,7 @@ class _Row(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """The answers of a broker, or why there are none."""
+    """The answer of a broker, or why it did not come."""
 
     broker_id: int
     address: str
