@@ -73,7 +73,8 @@ def test_rocketmq_49_tells_the_ends_only() -> None:
         (0, "master", 1000, None, None, "does not tell of its slaves"),
         (1, "slave", 900, None, 100, "does not tell"),
     ]
-    # A slave of ours says whether it follows; its end may have passed its master's, which was asked first.
+    # A slave of ours says whether it follows. Its end may have passed its master's, which was asked
+    # first.
     assert shown(master, of_slave(1, "10.0.0.2", 1100))[1:] == [
         (1, "slave", 1100, None, 0, "follows")
     ]
