@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from aerobee.cli.cluster.command_session import admin_of, client_command
+from aerobee.cli.cluster.command_session import admin_of, client_command, exit_code
 from aerobee.cli.printing.output import (
     CANNOT_CONNECT,
     OK,
@@ -49,7 +49,13 @@ class _Asked(NamedTuple):
     broker_id: int
     address: str
     found: BrokerHa | None
-    error: str | None
+    error: ClientError | None
+
+    @property
+    def trouble(self) -> str:
+        """The state of a broker that has not told anything."""
+        is_silent = self.error is None or exit_code(self.error) == CANNOT_CONNECT
+        return "does not answer" if is_silent else "answers with an error"
 
     @property
     def is_master(self) -> bool:
@@ -73,10 +79,12 @@ async def show_ha(parsed: argparse.Namespace) -> int:
         print_json({"brokers": [row._asdict() for row in rows]})
     else:
         print_table(_COLUMNS, rows)
-    silent = [one for asked in answers for one in asked if one.found is None]
-    for one in silent:
-        say(f"{one.address}: {one.error}")
-    return CANNOT_CONNECT if silent else OK
+    code = OK
+    for one in (one for asked in answers for one in asked):
+        if one.error is not None:
+            say(f"{one.address}: {one.error}")
+            code = max(code, exit_code(one.error))
+    return code
 
 
 async def _ask(admin: Admin, route: BrokerRoute, turns: asyncio.Semaphore) -> list[_Asked]:
@@ -87,7 +95,7 @@ async def _ask(admin: Admin, route: BrokerRoute, turns: asyncio.Semaphore) -> li
             try:
                 found.append(_Asked(broker_id, address, await admin.ha_state(address), None))
             except ClientError as error:
-                found.append(_Asked(broker_id, address, None, str(error)))
+                found.append(_Asked(broker_id, address, None, error))
     return found
 
 
@@ -111,7 +119,7 @@ def _rows(name: str, asked: list[_Asked]) -> list[_Row]:
 
 def _of_master(name: str, master: _Asked, connected: list[SlaveStatus] | None) -> _Row:
     if master.found is None:
-        state = "does not answer"
+        state = master.trouble
     elif connected is None:
         state = "does not tell of its slaves"
     else:
@@ -133,7 +141,7 @@ def _of_slave(
     if seen is not None:
         lag, state = seen.behind, _state(seen)
     elif slave.found is None:
-        state = "does not answer"
+        state = slave.trouble
     elif connected is not None and not connected:
         state = "not connected to its master"
     elif slave.found.status is None or slave.found.status.master is None:
@@ -153,6 +161,8 @@ def _state(seen: SlaveStatus) -> str:
     """How a master sees a slave."""
     if seen.behind == 0:
         return "level"
+    if seen.acknowledged == 0:
+        return "connected, has reported nothing"
     return "near enough" if seen.in_sync else "too far behind to count as a copy"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aerobee.cli.cluster.replication import _Asked, _Row, _rows
 from aerobee.client.admin import BrokerHa
+from aerobee.client.errors import NetworkError, RequestRefused
 from aerobee.protocol.bodies.ha_status import HaStatus, MasterStatus, SlaveStatus
 
 MASTER = "10.0.0.1:10911"
@@ -29,14 +30,14 @@ def shown(*asked: _Asked) -> list[tuple[object, ...]]:
 
 def test_slaves_are_told_by_their_hosts() -> None:
     found = shown(
-        of_master(seen("/10.0.0.3:4001", 0, in_sync=False), seen("10.0.0.2:4000", 900)),
+        of_master(seen("/10.0.0.3:4001", 10, in_sync=False), seen("10.0.0.2:4000", 900)),
         of_slave(1, "10.0.0.2", 950),
         of_slave(2, "10.0.0.3", 10),
     )
     assert found == [
         (0, "master", 1000, None, None, "1 of 2 slaves near enough"),
         (1, "slave", 950, 900, 100, "near enough"),
-        (2, "slave", 10, 0, 1000, "too far behind to count as a copy"),
+        (2, "slave", 10, 10, 990, "too far behind to count as a copy"),
     ]
 
 
@@ -44,6 +45,11 @@ def test_the_only_slave_may_come_from_another_address() -> None:
     assert shown(of_master(seen("192.168.7.7:4000", 1000)), of_slave(1, "10.0.0.2", 1000))[1:] == [
         (1, "slave", 1000, 1000, 0, "level")
     ]
+
+
+def test_a_slave_that_has_only_connected_has_reported_nothing() -> None:
+    found = shown(of_master(seen("10.0.0.2:4000", 0, in_sync=False)), of_slave(1, "10.0.0.2", 0))
+    assert found[1:] == [(1, "slave", 0, 0, 1000, "connected, has reported nothing")]
 
 
 def test_slaves_of_one_host_are_not_told_apart() -> None:
@@ -91,13 +97,20 @@ def test_a_slave_of_rocketmq_is_known_to_a_master_of_ours() -> None:
 
 
 def test_who_does_not_answer_is_in_the_list() -> None:
-    silent = _Asked(0, MASTER, None, "no connection")
+    silent = _Asked(0, MASTER, None, NetworkError("no connection"))
     assert shown(silent, of_slave(1, "10.0.0.2", 900)) == [
         (0, "master", None, None, None, "does not answer"),
         (1, "slave", 900, None, None, "follows"),
     ]
-    gone = _Asked(1, "10.0.0.2:10911", None, "no connection")
+    gone = _Asked(1, "10.0.0.2:10911", None, NetworkError("no connection"))
     assert shown(of_master(), gone)[1:] == [(1, "slave", None, None, None, "does not answer")]
+    # RocketMQ's fails on the question for figures in its first seconds.
+    failing = _Asked(
+        1, "10.0.0.2:10911", None, RequestRefused("no", address="a", code=1, remark="")
+    )
+    assert shown(of_master(), failing)[1:] == [
+        (1, "slave", None, None, None, "answers with an error")
+    ]
     # Slaves alone: their master is gone.
     assert shown(of_slave(1, "10.0.0.2", 900, connected=False)) == [
         (1, "slave", 900, None, None, "does not follow")
