@@ -358,6 +358,7 @@ class FakeStore:
 
     def __init__(self) -> None:
         self.stats = StoreStats()
+        self.marks = SimpleNamespace(replicated=700)
 
 
 async def test_free_buffers_of_the_transient_pool_are_shown(
