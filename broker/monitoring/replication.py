@@ -49,7 +49,7 @@ def _slaves(settings: Settings, role: Role, port: HaPort | None) -> Iterator[Row
     figures = [] if port is None else port.figures()
     yield from (
         Row("aerobee_slaves", None if port is None else len(figures), "Slaves that are connected"),
-        Row("aerobee_slaves_near", None if port is None else sum(one.is_near for one in figures),
+        Row("aerobee_slaves_near", None if port is None else port.near,
             "Slaves that are near enough to count as copies"),
         Row("aerobee_slaves_promised", None if port is None else promised_slaves(settings, role),
             "Slaves that an answer of success waits for"),
