@@ -109,7 +109,7 @@ class Appender:
     @property
     def unwritten(self) -> int:
         """Bytes that have landed, and are not part of whole checked records yet."""
-        return max(0, self._landed - self._marks.written)
+        return max(0, self._incoming.landed - self._marks.written)
 
     @property
     def report(self) -> int:
