@@ -29,6 +29,7 @@ from aerobee.broker.background.scheduler import Savable, SaveFailure, Saver, Sch
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.cluster.comparison.log_ranges import LogRangeRequests
 from aerobee.broker.cluster.registration.broker_address import Identity
+from aerobee.broker.cluster.replication.ha_status import HaStatusRequests
 from aerobee.broker.cluster.role_change import RoleChange, have_all_durable
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.delayed_waiting import DelayedWaiting, TimedWaiting
@@ -505,6 +506,7 @@ class BrokerCore:
             ).handlers(),
             **StatsRequests(name, endpoint, tables, stats, store).handlers(),
             **RuntimeRequests(settings, self.topics, store, stats, self.delays).handlers(),
+            **HaStatusRequests(store, self.replication).handlers(),
             **SettingsRequests(settings, self._live_settings).handlers(),
             **AccessRequests(settings, endpoint, self.access, wall_clock_ms).handlers(),
             **ResetRequests(name, tables, store, stats).handlers(),

@@ -252,6 +252,9 @@ OTHERS: Final[Containers] = {
         "broker/cluster/replication/ha_port.py": "HaPort.refusals",
         "broker/cluster/replication/master_link.py": "MasterLink.refusals",
     },
+    "ends of the log with their times, by a constant of ages.py": {
+        "store/log/replication/ages.py": "EndTimes._ends EndTimes._times"
+    },
     "one a listener, a port or a task, by configuration": {
         "store/disk/store_place.py": "PlaceWatch._directories",
         "broker/lifecycle/daemon.py": "Daemon._undo",

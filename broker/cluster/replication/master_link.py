@@ -21,9 +21,10 @@ import ssl
 from collections import Counter
 from typing import Protocol
 
-from aerobee.broker.cluster.comparison.comparing import Asked, Refused
+from aerobee.broker.cluster.comparison.comparing import Asked, RefusalKind, Refused
 from aerobee.broker.cluster.comparison.master_requests import MasterUnreachable
 from aerobee.broker.cluster.replication.block_reader import BlockReader, Follows
+from aerobee.broker.cluster.replication.rates import Rate
 from aerobee.config.model import Settings
 from aerobee.remoting.errors import connect_failure
 from aerobee.remoting.peers import address_text
@@ -90,6 +91,11 @@ class MasterLink:
         #: How often the master was not followed, by the reason.
         self.refusals: Counter[str] = Counter()
         self.received_bytes = 0
+        #: Bytes a second, of late.
+        self.rate = Rate()
+        # When a master was heard and told last, on connections that have ended.
+        self._heard_at: float | None = None
+        self._told_at: float | None = None
 
     def start(self) -> None:
         """Begin to follow."""
@@ -107,6 +113,7 @@ class MasterLink:
         reader, self._reader = self._reader, None
         if reader is not None:
             self.received_bytes += reader.received_bytes
+            self._heard_at, self._told_at = reader.heard_at, reader.told_at
             reader.close(reason)
 
     def durable_moved(self) -> None:
@@ -187,6 +194,7 @@ class MasterLink:
     def _look(self, reader: BlockReader) -> None:
         """Report now and then; leave a master that has gone silent."""
         now, settings = self._loop.time(), self._settings
+        self.rate.look(now, self.received)
         if now - reader.heard_at > settings.ha_housekeeping_interval_ms / 1000:
             reader.close("the master has gone silent")
         elif now - reader.told_at >= settings.ha_heartbeat_interval_ms / 1000:
@@ -197,6 +205,34 @@ class MasterLink:
         """Bytes that were received from masters."""
         reader = self._reader
         return self.received_bytes + (0 if reader is None else reader.received_bytes)
+
+    def all_refusals(self) -> dict[str, int]:
+        """How often this slave has refused to follow, by why: each from the start on, so that its
+        first is an increase."""
+        return {kind.value: self.refusals[kind.value] for kind in RefusalKind}
+
+    @property
+    def heard_ago_s(self) -> float | None:
+        """Seconds since a master was heard last, None when none was."""
+        at = self._heard_at if self._reader is None else self._reader.heard_at
+        return None if at is None else max(0.0, self._loop.time() - at)
+
+    @property
+    def told_ago_s(self) -> float | None:
+        """Seconds since a master was told last how far this log is, None when none was."""
+        at = self._told_at if self._reader is None else self._reader.told_at
+        return None if at is None else max(0.0, self._loop.time() - at)
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """Bytes that have come and are not written yet: of records that are not whole, or not
+        checked."""
+        return self._appender.unwritten if self._reader is not None else 0
+
+    @property
+    def gaps(self) -> int:
+        """Damaged places of the master's log that were passed over."""
+        return self._appender.gaps
 
     def _note(self, problem: str) -> None:
         if problem != self.problem:
