@@ -60,6 +60,9 @@ TOOLS: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: find_spec("atheris") is not None,
         "the Python package of that name: pip install -c requirements/dev.txt atheris",
     ),
+    "ip": (_program("ip"), "Debian package iproute2"),
+    "tc": (_program("tc"), "Debian package iproute2"),
+    "network namespaces": (_may_mount, "the privilege to make them (CAP_SYS_ADMIN): run as root"),
     "strace": (_program("strace"), "Debian package strace, and the right to trace"),
 }
 
