@@ -24,6 +24,7 @@ from aerobee.broker.appending.appending import Appending
 from aerobee.broker.appending.held_pulls import HeldPulls
 from aerobee.broker.appending.reput_service import ReputService
 from aerobee.broker.appending.store_events import StoreEvents
+from aerobee.broker.background.leading import Leading
 from aerobee.broker.background.live_settings import LiveSettings
 from aerobee.broker.background.loop_workers import BodyReader, LoopCalls, WorkerAnswers
 from aerobee.broker.background.scheduler import Savable, SaveFailure, Saver, Scheduler, save_all
@@ -59,7 +60,10 @@ from aerobee.broker.requests.clients.offset_resets import ResetRequests
 from aerobee.broker.requests.clients.order_locks import LockRequests, OrderLocks
 from aerobee.broker.requests.clients.replies import ReplyProcessor
 from aerobee.broker.requests.clients.running_consumers import ConsumerRequests
+from aerobee.broker.routing.patience import patience_s
+from aerobee.broker.routing.role import Role
 from aerobee.broker.routing.router import Handler, Router, taken_elsewhere
+from aerobee.broker.routing.slave_refusals import refused_on_slaves
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.broker.second_step.second_step import SecondStep
 from aerobee.broker.second_step.waiting_sources import Forgetting, Waits
@@ -140,6 +144,7 @@ class BrokerCore:
         request changes a setting. `turns` are the loop's. `form` serves plain requests from the
         reads of connections."""
         self.settings = settings
+        self.role = Role(settings)
         # The permission with which the topics are registered.
         self._permission = settings.broker_permission
         self._live_settings = live_settings
@@ -164,6 +169,12 @@ class BrokerCore:
             TimedWaiting(self.timer, store),
             self.transactions.waiting(),
             self.staging.waiting(),
+        )
+        self._forgetting = Forgetting(
+            self.turns, self.deleted_topics, self._waits, store.marks, leads=not self.role.is_slave
+        )
+        self._leading = Leading(
+            self.role, (self.staging, self.transactions, self._forgetting, self.delays, self.timer)
         )
         self._build_routers()
         events.follow(self)
@@ -214,10 +225,10 @@ class BrokerCore:
         saving = wall_clock_ms, self._loop, self._state_pool
         self._topics_file = self._state_file("topics.json")
         self.topics = (LightTopicTable if light else TopicTable)(
-            settings, self._topics_file, *saving
+            settings, self._topics_file, *saving, role=self.role
         )
         self.groups = (LightGroupTable if light else GroupTable)(
-            settings, self._state_file("subscriptionGroup.json"), *saving
+            settings, self._state_file("subscriptionGroup.json"), *saving, role=self.role
         )
         admission = Admission(
             self.topics,
@@ -258,7 +269,8 @@ class BrokerCore:
 
     def _build_second_step(self) -> None:
         """Build the second step of storing, and the deletions that are remembered for it."""
-        file, log_end = self._state_file("deletedTopics.json"), self.store.written
+        file = self._state_file("deletedTopics.json")
+        log_end = None if self.role.is_slave else self.store.written
         self.deleted_topics = DeletedTopics(file, log_end)
         self._deleted_saver = self._saver("deleted topics", self.deleted_topics, _DELETED_SAVED_S)
         self.second_step = SecondStep(self.topics.get, self.deleted_topics, self._sums)
@@ -296,7 +308,7 @@ class BrokerCore:
             slaves=self.replication,
         )
         self._appending = Appending(
-            settings, self.identity, store, self.stats, self._reput, wall_clock_ms
+            settings, self.identity, store, self.stats, self._reput, wall_clock_ms, self.role
         )
 
     def _make_replication(self) -> Replication | None:
@@ -437,6 +449,7 @@ class BrokerCore:
             **self._admin_handlers(),
             **WaitingRequests(self._waits, self.deleted_topics).handlers(),
         }
+        handlers = refused_on_slaves(self.role, handlers)
         pulls: dict[int, Handler] = {
             RequestCode.PULL_MESSAGE: self._pull.handle,
             RequestCode.LITE_PULL_MESSAGE: self._pull.handle,
@@ -447,7 +460,7 @@ class BrokerCore:
             on_closed=self._client_requests.connection_closed,
             turns=self.turns,
             max_request_bytes=settings.max_request_bytes,
-            patience_s=_patience_s(settings),
+            patience_s=patience_s(settings),
             access=self._control,
             read_body=self._bodies.read,
         )
@@ -531,7 +544,7 @@ class BrokerCore:
         }
 
     def start_tasks(self, scheduler: Scheduler) -> None:
-        """Start the repeated tasks."""
+        """Start the repeated tasks, and on a master the parts that work there only."""
         settings, store, every = self.settings, self.store, scheduler.every
         self.staging.start_tasks(scheduler)
         self.transactions.start_tasks(scheduler)
@@ -546,9 +559,8 @@ class BrokerCore:
         every(Saver.LOOK_S, "timer progress", self._timer_saver.look)
         every(Saver.LOOK_S, "filters", self._filters_saver.look)
         every(Saver.LOOK_S, "deleted topics", self._deleted_saver.look)
-        forgetting = Forgetting(self.turns, self.deleted_topics, self._waits, store.marks)
         saved_s = settings.flush_delay_offset_interval_ms / 1000
-        every(max(_FORGET_S, 2 * saved_s), "deletions", forgetting.look)
+        every(max(_FORGET_S, 2 * saved_s), "deletions", self._forgetting.look)
         counting = Spread(self.turns, self.retries.step)
         every(1.0, "retries that wait", counting.go_on, first_s=0.0)
         every(1.0, "rates", store.stats_service.sample)
@@ -571,8 +583,13 @@ class BrokerCore:
             every(self.access.LOOK_S, "accounts", self.access.look)
         if (replication := self.replication) is not None:
             every(replication.LOOK_S, "slaves", replication.port.look)
-        self.delays.start()
-        self.timer.start()
+        self._leading.follow_role()
+
+    def take_role(self, *, slave: bool) -> None:
+        """Become a slave or a master, after `start_tasks`. A part that has to read the log again
+        does it before this returns."""
+        self.role.become(slave=slave)
+        self._leading.follow_role()
 
     @property
     def table_directory(self) -> str:
@@ -663,21 +680,3 @@ class BrokerCore:
             self._state_pool.shutdown()
             self._sums.close()
             self._bodies.close()
-
-
-def _patience_s(settings: Settings) -> dict[int, float]:
-    """The time that requests may wait here before they are refused, in seconds by code."""
-    if not settings.fast_failure:
-        return {}
-    sends, pulls = settings.send_queue_wait_ms, settings.pull_queue_wait_ms
-    waits_ms = {
-        RequestCode.SEND_MESSAGE: sends,
-        RequestCode.SEND_MESSAGE_V2: sends,
-        RequestCode.SEND_BATCH_MESSAGE: sends,
-        RequestCode.CONSUMER_SEND_MSG_BACK: sends,
-        RequestCode.PULL_MESSAGE: pulls,
-        RequestCode.LITE_PULL_MESSAGE: pulls,
-        RequestCode.HEART_BEAT: settings.heartbeat_queue_wait_ms,
-        RequestCode.END_TRANSACTION: settings.transaction_queue_wait_ms,
-    }
-    return {code: wait_ms / 1000 for code, wait_ms in waits_ms.items() if wait_ms}
