@@ -64,15 +64,28 @@ _DRAIN_POLL_S = 0.005
 MadeLater: TypeAlias = Callable[[int, str | None], bytes]
 
 
+#: Opaque and serialization of a request that was not decoded.
+Undecoded: TypeAlias = tuple[int, int]
+
+
 class WaitingAnswer(NamedTuple):
-    """The answer to `request`, for when the mark has passed `end`: its frame of success, or what
-    makes it."""
+    """The answer to a request with the code `code`, for when the mark has passed `end`: its frame
+    of success, or what makes it."""
 
     end: int
     deadline: float
     connection: Connection
-    request: Command
+    code: int
+    asked: Command | Undecoded
     made: bytes | MadeLater
+
+    @property
+    def request(self) -> Command:
+        """The request, of which an undecoded one has the fields that an answer needs."""
+        if isinstance(self.asked, Command):
+            return self.asked
+        opaque, serialization = self.asked
+        return Command(code=self.code, opaque=opaque, serialization=serialization)
 
 
 class _Parts(NamedTuple):
@@ -216,16 +229,17 @@ class WhenKept(AtOnce):
         # The body is in the log by now.
         keep_for_answer(request)
         deadline = self._loop.time() + self._timeout_s
-        self._waiting.append(WaitingAnswer(end, deadline, connection, request, made))
+        self._waiting.append(WaitingAnswer(end, deadline, connection, request.code, request, made))
         return None
 
     def wait_made(
         self, connection: Connection, answers: Iterable[tuple[int, int, int, int, bytes]]
     ) -> None:
         deadline = self._loop.time() + self._timeout_s
+        append = self._waiting.append
         for end, code, opaque, serialization, made in answers:
-            request = Command(code=code, opaque=opaque, serialization=serialization)
-            self._waiting.append(WaitingAnswer(end, deadline, connection, request, made))
+            asked = opaque, serialization
+            append(WaitingAnswer(end, deadline, connection, code, asked, made))
 
     def fail(self, reason: str) -> None:
         """A sync failed; what is not kept by now is answered SERVICE_NOT_AVAILABLE."""
@@ -259,7 +273,7 @@ class WhenKept(AtOnce):
 
     def _answer_kept(self, until: float) -> bool:
         mark, clock, left = self.mark, self._turns.clock, _LOOK
-        waiting = self._waiting
+        waiting, popleft = self._waiting, self._waiting.popleft
         latest_deadline = self._loop.time() + self._timeout_s
         writes: dict[Connection, list[bytes]] = {}
         # Requests of one turn of the loop have one deadline: they are counted together.
@@ -268,19 +282,22 @@ class WhenKept(AtOnce):
             left -= 1
             if not left and clock() < until:
                 left = _LOOK
-            _, deadline, connection, request, made = waiting.popleft()
-            if deadline != counted_deadline or request.code != counted_code:
+            one = popleft()
+            _, deadline, connection, code, _, made = one
+            if deadline != counted_deadline or code != counted_code:
                 self._count(counted_code, 0, latest_deadline - counted_deadline, count)
-                counted_deadline, counted_code, count = deadline, request.code, 0
+                counted_deadline, counted_code, count = deadline, code, 0
             count += 1
-            if isinstance(made, bytes):
+            if type(made) is bytes:
                 frame = made
             else:
+                assert not isinstance(made, bytes)
                 try:
                     frame = made(ResponseCode.SUCCESS, None)
                 except Exception as error:  # noqa: BLE001 - the top of a request; `refusal` logs bugs
                     count -= 1
-                    frame = self._refuse(error, connection, request, latest_deadline - deadline)
+                    waited_s = latest_deadline - deadline
+                    frame = self._refuse(error, connection, one.request, waited_s)
                 if clock() >= until:
                     left = 0
             frames = writes.get(connection)
@@ -381,7 +398,7 @@ class WhenDurable(WhenKept):
         waiting, deadline = self._waiting, self._loop.time() + self._timeout_s
         if waiting:
             end = max(end, waiting[-1].end)
-        waiting.append(WaitingAnswer(end, deadline, connection, request, make))
+        waiting.append(WaitingAnswer(end, deadline, connection, request.code, request, make))
         self.hurry()
         self.go_on()
 

@@ -200,15 +200,14 @@ class Reput:
         return self._caught_up(arrivals)
 
     def _quick(self, start: int, until: int, tell: bool) -> list[Arrival] | None:
-        """Catch up with records that the compiled form takes, and that go on where their queues
-        end: a slave at the end of its master's log has no others. None for others, of which
-        nothing was done."""
+        """Catch up with some records that the compiled form takes, and that go on where their
+        queues end: a slave has hardly others. None for others, of which nothing was done."""
         segment = self._log.segments.find(start)
-        if self._take is None or segment is None or until - start > _STEP_BYTES:
+        if self._take is None or segment is None:
             return None
-        limit = min(until, segment.end) - segment.start
+        limit = min(until, start + _STEP_BYTES, segment.end) - segment.start
         derived = self._take(segment.view, start - segment.start, start, limit)
-        if derived is None or derived.end != until:
+        if derived is None:
             return None
         in_order = [
             (queue, *runs[0])
@@ -223,9 +222,10 @@ class Reput:
             self._failed(error)
             return []
         added = sum([len(entries) for _, _, entries in in_order]) // ENTRY_BYTES
-        self._marks.dispatch(until, derived.store_ms, added)
+        self._marks.dispatch(derived.end, derived.store_ms, added)
         self._stats.dispatched_messages += derived.records
-        self._health.allow(DISK_FULL)
+        if self._log.resume_feeding(derived.end):
+            self._health.allow(DISK_FULL)
         return list(_derived_arrivals(derived)) if tell else []
 
     def _caught_up(self, arrivals: list[Arrival]) -> list[Arrival]:

@@ -118,8 +118,8 @@ class BlockReader(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         """Bring over what was gathered, check a slice of it, report, and read on or come back."""
         self._timer = None
-        whole = self._bring_over()
         before = self._appender.written
+        whole = self._bring_over()
         more = self._appender.check()
         if self._appender.written > before:
             self._follows.appended()

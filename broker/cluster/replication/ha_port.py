@@ -163,7 +163,8 @@ class HaPort:
 
     def appended(self) -> None:
         """Messages were appended in the turn that ends: send them."""
-        for slave in self.slaves:
+        # A slave whose socket is gone leaves the set meanwhile.
+        for slave in tuple(self.slaves):
             slave.go_on()
         # Without enough slaves nobody is waited for.
         self._answers.go_on()

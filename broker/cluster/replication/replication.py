@@ -16,6 +16,29 @@ from aerobee.broker.cluster.replication.master_link import Ask, MasterLink
 from aerobee.config.model import Settings
 from aerobee.store.message_store import MessageStore
 
+# A slave's consumers see messages this much later than its log has them: a dispatch costs a write
+# to each queue, whatever the number of messages.
+_DISPATCH_S = 0.005
+
+
+class _DispatchLater:
+    """Has what was appended in a few milliseconds dispatched at once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, follows: Follows) -> None:
+        self._loop = loop
+        self._follows = follows
+        self._scheduled = False
+
+    def appended(self) -> None:
+        """Bytes were appended in this turn."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_later(_DISPATCH_S, self._tell)
+
+    def _tell(self) -> None:
+        self._scheduled = False
+        self._follows.appended()
+
 
 class Replication:
     """The replicating side of a broker. `close` once."""
@@ -43,6 +66,9 @@ class Replication:
         """Be a slave from now on."""
         assert self.link is None
         appender = self._store.make_appender()
+        if not self._settings.ha_ack_durable:
+            # Otherwise the master waits for the sync that this asks for.
+            follows = _DispatchLater(self._loop, follows)
         self.link = MasterLink(self._settings, self._loop, appender, follows, ask=ask, tls=tls)
         self.link.start()
 

@@ -85,6 +85,8 @@ class SlaveConnection:
         self.closed = False
         self.heard_at = self.wrote_at = loop.time()
         self.sent_bytes = 0
+        #: Those that a worker has had to fetch.
+        self.worker_bytes = 0
         loop.add_reader(wire.socket, self._readable)
 
     # --- what the slave says ------------------------------------------------------------------
@@ -173,6 +175,7 @@ class SlaveConnection:
             self.sent_bytes += piece.size
         else:
             self._warm_to = piece.log_offset + piece.size
+        self.worker_bytes += piece.size
         self.state = State.COLD
         work = self._loop.run_in_executor(None, self._wire.send_cold, piece, self._block_bytes)
         work.add_done_callback(self._handed_back)

@@ -163,6 +163,11 @@ class Appender:
     def room(self) -> memoryview | None:
         """Where the next bytes of the block go, in the segment; None while the segment is being
         made. Raises StoreError when there is no room for it."""
+        last = self._segments.last
+        if last is not None and last.end <= self._landed:
+            # Of the segment before nothing more comes: its end is a record's.
+            while self.check():
+                pass
         segment = self._log.segment_for_copy(self._landed)
         if segment is None:
             return None
@@ -189,7 +194,9 @@ class Appender:
         if at >= landed or landed < self._look_at:
             return False
         segment = self._segments.find(at)
-        assert segment is not None
+        if segment is None:
+            # Only byte 0 of a log that has no segment yet.
+            return False
         reader = IncomingReader(segment, landed)
         if not self._look_at:
             sound, more = self._sound(segment, reader, at)

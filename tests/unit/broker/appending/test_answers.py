@@ -46,10 +46,16 @@ class Bench:
     """The answers of a store whose marks are moved by hand."""
 
     def __init__(
-        self, timeout_ms: int = 60_000, turns: Turns | None = None, flush: str = "SYNC_FLUSH"
+        self,
+        timeout_ms: int = 60_000,
+        turns: Turns | None = None,
+        flush: str = "SYNC_FLUSH",
+        **more: object,
     ) -> None:
         loop = asyncio.get_running_loop()
-        settings = Settings.for_tests(flush_disk_type=flush, sync_flush_timeout_ms=timeout_ms)
+        settings = Settings.for_tests(
+            flush_disk_type=flush, sync_flush_timeout_ms=timeout_ms, **more
+        )
         self.events = StoreEvents(loop)
         self.marks = Marks(settings, 0, 0, self.events)
         self.marks.write(10_000, 1)
@@ -318,3 +324,109 @@ async def test_very_many_moves_are_one_call_of_the_loop() -> None:
         bench.marks.sync(end)
     await asyncio.sleep(0)
     assert calls == 1
+
+
+# --- slaves -----------------------------------------------------------------------------------
+
+
+def of_slaves(flush: str = "ASYNC_FLUSH", **more: object) -> Bench:
+    """A SYNC_MASTER's, whose slave is there."""
+    bench = Bench(flush=flush, broker_role="SYNC_MASTER", **more)
+    bench.marks.replicate(0, enough=True)
+    return bench
+
+
+async def test_a_sync_master_answers_when_a_slave_has_it() -> None:
+    bench = of_slaves()
+    bench.wait(100, "a")
+    bench.wait(200, "b")
+    bench.all.go_on()
+    assert bench.peer.written == []
+    bench.marks.replicate(150, enough=True)
+    bench.all.go_on()
+    assert bench.peer.answers() == [("a", 0)]
+    bench.marks.replicate(200, enough=True)
+    bench.all.go_on()
+    assert bench.peer.answers() == [("a", 0), ("b", 0)]
+
+
+async def test_with_sync_flush_too_both_have_to_have_it() -> None:
+    bench = of_slaves("SYNC_FLUSH")
+    bench.wait(100, "a")
+    bench.marks.replicate(500, enough=True)
+    bench.all.go_on()
+    assert bench.peer.written == []
+    await bench.move(100)
+    assert bench.peer.answers() == [("a", 0)]
+
+
+async def test_without_enough_slaves_nobody_is_waited_for_but_the_disk() -> None:
+    bench = of_slaves("SYNC_FLUSH")
+    bench.wait(100, "a")
+    bench.wait(200, "b")
+    bench.marks.replicate(0, enough=False)
+    bench.all.go_on()
+    assert bench.peer.written == []
+    await bench.move(100)
+    assert bench.peer.answers() == [("a", ResponseCode.SLAVE_NOT_AVAILABLE)]
+    await bench.move(200)
+    assert bench.peer.answers()[1:] == [("b", ResponseCode.SLAVE_NOT_AVAILABLE)]
+
+
+async def test_what_a_slave_has_is_answered_as_kept_after_the_slave_has_gone() -> None:
+    bench = of_slaves()
+    for end, name in ((100, "a"), (200, "b")):
+        bench.wait(end, name)
+    bench.marks.replicate(100, enough=True)
+    bench.marks.replicate(0, enough=False)
+    bench.all.go_on()
+    assert bench.peer.answers() == [("a", 0), ("b", ResponseCode.SLAVE_NOT_AVAILABLE)]
+
+
+async def test_a_slave_that_is_too_slow_is_told_from_a_disk_that_is() -> None:
+    bench = of_slaves("SYNC_FLUSH", timeout_ms=40, slave_timeout_ms=5)
+    await bench.move(100)
+    bench.wait(100, "here")
+    bench.wait(200, "nowhere")
+    async with asyncio.timeout(5):
+        while len(bench.peer.answers()) < 2:
+            bench.all.go_on()
+            await asyncio.sleep(0)
+    assert bench.peer.answers() == [
+        ("here", ResponseCode.FLUSH_SLAVE_TIMEOUT),
+        ("nowhere", ResponseCode.FLUSH_DISK_TIMEOUT),
+    ]
+    assert bench.sends.timed_out == 2
+
+
+async def test_too_many_that_wait_for_slaves_are_refused_with_that_reason() -> None:
+    bench = of_slaves()
+    bench.wait(100, "a")
+    assert "1 sends wait for slaves" in bench.sends.overload().remark
+
+
+async def test_an_intent_waits_for_slaves_and_the_sync() -> None:
+    bench = of_slaves()
+    request = make_request(31002)
+
+    def made(code: int, remark: str | None) -> bytes:
+        return encode_success(request, ext={"name": f"{code}"})
+
+    bench.all.intents.wait(connection_of(bench.peer), request, 100, made)
+    bench.marks.replicate(100, enough=True)
+    bench.all.go_on()
+    assert bench.peer.written == []
+    await bench.move(100)
+    assert bench.peer.answers() == [("0", 0)]
+
+
+async def test_undecoded_requests_get_the_code_with_all_that_their_answer_says() -> None:
+    bench = of_slaves()
+    request = make_request(310)
+    made = encode_success(request, ext={"name": "made"})
+    bench.sends.wait_made(
+        connection_of(bench.peer), [(100, 310, request.opaque, request.serialization, made)]
+    )
+    bench.marks.replicate(0, enough=False)
+    bench.all.go_on()
+    assert bench.peer.answers() == [("made", ResponseCode.SLAVE_NOT_AVAILABLE)]
