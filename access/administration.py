@@ -20,6 +20,7 @@ OF_BROKERS: Final = frozenset(
     RequestCode.GET_ALL_CONSUMER_OFFSET,
     RequestCode.GET_ALL_DELAY_OFFSET,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    RequestCode.REPLICA_TABLES,
 }
 OF_NAME_SERVERS: Final = NAME_SERVER_NEEDS.keys() - {
     RequestCode.REGISTER_BROKER,

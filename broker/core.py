@@ -30,6 +30,7 @@ from aerobee.broker.background.loop_workers import BodyReader, LoopCalls, Worker
 from aerobee.broker.background.scheduler import Savable, SaveFailure, Saver, Scheduler, save_all
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.cluster.registration.broker_address import Identity
+from aerobee.broker.cluster.table_copies.copied_table import CopiedTable, in_one_step
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.delayed_waiting import DelayedWaiting, TimedWaiting
 from aerobee.broker.delay.delivery_progress import DelayProgress, TimerProgress
@@ -46,6 +47,8 @@ from aerobee.broker.requests.administration.broker_settings import SettingsReque
 from aerobee.broker.requests.administration.consumption import StatsRequests
 from aerobee.broker.requests.administration.group_offsets import ProgressRequests
 from aerobee.broker.requests.administration.queue_entries import QueueRequests
+from aerobee.broker.requests.administration.replica_tables import ReplicaTableRequests
+from aerobee.broker.requests.administration.topic_removal import TopicRemoval
 from aerobee.broker.requests.administration.topics_and_groups import TopicRequests
 from aerobee.broker.requests.administration.traffic_statistics import (
     SAMPLE_S,
@@ -85,6 +88,7 @@ from aerobee.config.errors import ConfigError
 from aerobee.config.model import Settings
 from aerobee.native.form import CompiledForm
 from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.headers.replica_tables import DELAYS, DELETIONS, STAGES, TIMER
 from aerobee.protocol.headers.send import SendReply
 from aerobee.protocol.message.properties import PROPERTY_REAL_TOPIC
 from aerobee.protocol.message.record import decode_record
@@ -100,6 +104,8 @@ if TYPE_CHECKING:
     from aerobee.access.account_service import AccessService
     from aerobee.broker.cluster.replication.master_link import Ask
     from aerobee.broker.cluster.replication.replication import Replication
+    from aerobee.broker.cluster.table_copies.master_calls import MasterCalls
+    from aerobee.broker.cluster.table_copies.table_sync import TableSync
 
 C = TypeVar("C")
 
@@ -145,6 +151,8 @@ class BrokerCore:
         reads of connections."""
         self.settings = settings
         self.role = Role(settings)
+        #: Copies the tables of the master, on a slave.
+        self.table_sync: TableSync | None = None
         # The permission with which the topics are registered.
         self._permission = settings.broker_permission
         self._live_settings = live_settings
@@ -322,10 +330,48 @@ class BrokerCore:
         trust = slaves_trusted(self.settings, self._control)
         return Replication(self.settings, self._loop, self.store, self.answers, trust)
 
-    def follow(self, ask: Ask, tls: ssl.SSLContext | None) -> None:
-        """Begin to follow the master that `ask` finds."""
-        assert self.replication is not None
-        self.replication.follow(self._reput, ask, tls)
+    def follow(self, ask: Ask, tls: ssl.SSLContext | None, calls: MasterCalls) -> None:
+        """Begin to follow the master that `ask` finds, and to copy its tables by `calls`."""
+        # The import brings modules that no master needs.
+        from aerobee.broker.cluster.table_copies.config_copies import ConfigCopies
+        from aerobee.broker.cluster.table_copies.offset_copies import OffsetCopies
+        from aerobee.broker.cluster.table_copies.table_sync import Copies, TableSync
+
+        replication = self.replication
+        assert replication is not None
+        replication.follow(self._reput, ask, tls)
+        remove = self.topic_removal.remove_copied
+        copies = Copies(
+            ConfigCopies(self.settings, self.topics, self.groups, remove),
+            OffsetCopies(self.offsets),
+            self.offsets.read,
+            self.copied_tables(),
+        )
+        self.table_sync = TableSync(
+            self._loop, calls, copies, self.store, lambda: replication.is_taking
+        )
+        self.table_sync.start()
+
+    async def stop_following(self) -> None:
+        """Copy no tables any more, and follow nobody."""
+        table_sync, self.table_sync = self.table_sync, None
+        if table_sync is not None:
+            await table_sync.close()
+        if self.replication is not None:
+            await self.replication.stop_following()
+
+    def copied_tables(self) -> tuple[CopiedTable, ...]:
+        """The tables that slaves take whole from their masters."""
+        deleted, delays, timer, staging = self.deleted_topics, self.delays, self.timer, self.staging
+        file = staging.file
+        return (
+            CopiedTable(
+                DELETIONS, in_one_step(deleted.copy), deleted.read, deleted.replace, at_once=True
+            ),
+            CopiedTable(DELAYS, in_one_step(delays.copy), DelayProgress.read, delays.replace),
+            CopiedTable(TIMER, in_one_step(timer.copy), TimerProgress.read, timer.replace),
+            CopiedTable(STAGES, file.copying, file.read, staging.replace, lambda: file.version),
+        )
 
     def _build_delays(self) -> None:
         """Build the parts that put messages when they have waited: levels, times, transactions."""
@@ -518,6 +564,9 @@ class BrokerCore:
         REQUEST_CODE_NOT_SUPPORTED."""
         settings, store, stats = self.settings, self.store, self.stats
         tables, name, endpoint = self.tables, settings.broker_name, self.identity.endpoint
+        self.topic_removal = TopicRemoval(
+            tables, stats=stats, store=store, on_loop=self._on_loop, retries=self.retries
+        )
         self._traffic = TrafficHistory(stats, store.stats_service, settings.cluster_name)
         later = WorkerAnswers(self._loop, stats)
         return {
@@ -530,8 +579,9 @@ class BrokerCore:
                 later=later,
                 bodies=self._bodies,
                 deleted=self.deleted_topics,
-                retries=self.retries,
+                removal=self.topic_removal,
             ).handlers(),
+            **ReplicaTableRequests(tables, self.copied_tables(), store).handlers(),
             **StatsRequests(name, endpoint, tables, stats, store).handlers(),
             **RuntimeRequests(settings, self.topics, store, stats, self.delays).handlers(),
             **SettingsRequests(settings, self._live_settings).handlers(),

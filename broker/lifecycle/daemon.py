@@ -398,8 +398,19 @@ class Daemon:
         # The import brings modules that no master needs.
         from aerobee.broker.cluster.replication.finding import MasterFinder
 
-        finder = MasterFinder(self.registrar.master, self.store)
-        self.core.follow(finder, self._outgoing)
+        from aerobee.broker.cluster.table_copies.master_calls import MasterCalls
+
+        master, tls, core = self.registrar.master, self._outgoing, self.core
+        calls = MasterCalls(master, tls=tls, credentials=self._credentials)
+        core.follow(MasterFinder(master, self.store), tls, calls)
+        self._undo.append(("following", core.stop_following))
+        self.health.note(
+            "tables of the master",
+            lambda: None if core.table_sync is None else core.table_sync.problem,
+            "the reason says what is in the way; with accounts a slave needs an administrator's in "
+            "conf/tools.yml (aclToolsFile). Consumers that go over to this slave may get messages "
+            "again that they have had",
+        )
 
     async def _close_client_ports(self) -> None:
         """Accept no more connections, answer the waiting requests, then end the connections."""

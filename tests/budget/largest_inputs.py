@@ -30,6 +30,7 @@ from aerobee.protocol.filters.sql_filter import compile_sql
 from aerobee.protocol.filters.subscription import tag_subscription
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.frame import MAX_ANSWER_BYTES
+from aerobee.protocol.headers.replica_tables import TABLES
 from aerobee.protocol.headers.stages import (
     Run,
     StagePart,
@@ -703,6 +704,7 @@ BROKER: dict[int, Inputs] = {
         Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": TOPIC, "group": GROUP}
     ),
     Code.WAITING_MESSAGES: _asked(Code.WAITING_MESSAGES, {"topic": TOPIC}),
+    Code.REPLICA_TABLES: _asked(Code.REPLICA_TABLES, dict.fromkeys(TABLES, "")),
     Code.STAGE_CAPABILITY: _plain(Code.STAGE_CAPABILITY),
     Code.STAGE_CHUNK: _chunks,
     Code.STAGE_INTENT: _intents,

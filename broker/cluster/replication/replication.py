@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from aerobee.broker.cluster.replication.block_reader import Follows
 from aerobee.broker.cluster.replication.ha_port import HaPort, Waiting
-from aerobee.broker.cluster.replication.master_link import Ask, MasterLink
+from aerobee.broker.cluster.replication.master_link import Ask, MasterLink, Step
 from aerobee.config.model import Settings
 from aerobee.store.message_store import MessageStore
 
@@ -71,6 +71,11 @@ class Replication:
             follows = _DispatchLater(self._loop, follows)
         self.link = MasterLink(self._settings, self._loop, appender, follows, ask=ask, tls=tls)
         self.link.start()
+
+    @property
+    def is_taking(self) -> bool:
+        """Whether the log of a master is taken now."""
+        return self.link is not None and self.link.step is Step.TAKING
 
     async def stop_following(self) -> None:
         """Be no slave any more."""
