@@ -352,6 +352,6 @@ class ScheduleMessageService(DeliveryTurns[_Level, DelayProgress]):
         return encode_success(command, self.copy())
 
     def copy(self) -> bytes:
-        """The next queue offset of each level, for slaves, which read it by `DelayProgress.read`."""
+        """The next queue offset of each level, for slaves: see `DelayProgress.read`."""
         levels = sorted(self._levels.items())
         return dumps({"offsetTable": {number: level.offset for number, level in levels}})

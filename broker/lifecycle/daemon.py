@@ -17,7 +17,7 @@ import logging
 import os
 import secrets
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -251,6 +251,7 @@ class Daemon:
         )
         self._undo.append(("registration", self._leave_name_servers))
         self._show_network(metrics, name_server)
+        await self._ask_slaves(settings.name_server_list, identity.endpoint)
         await self.registrar.start()
         self.warnings += self.registrar.warnings
         own = identity.endpoint, advertised.endpoint(vip) if vip else "", _admin_address(settings)
@@ -391,13 +392,24 @@ class Daemon:
             settings.listen_host, settings.ha_listen_port, self._encryption
         )
 
+    async def _ask_slaves(self, servers: Sequence[str], endpoint: str) -> None:
+        """Take the offsets that consumers have committed at the slaves of this master while it was
+        away. A name server inside this process has just begun, and knows none."""
+        settings, core = self.settings, self.core
+        if core.role.is_slave or not settings.replicates or not servers:
+            return
+        # The import brings a module that most brokers do not need.
+        from aerobee.broker.cluster.table_copies.slave_offsets import Asking, take_from_slaves
+
+        asking = Asking(settings.broker_name, endpoint, self._outgoing, self._credentials)
+        await take_from_slaves(asking, servers, core.offsets, self.store.max_offset)
+
     def _follow(self) -> None:
         """Follow the master, on a slave."""
         if self.settings.broker_role != "SLAVE":
             return
         # The import brings modules that no master needs.
         from aerobee.broker.cluster.replication.finding import MasterFinder
-
         from aerobee.broker.cluster.table_copies.master_calls import MasterCalls
 
         master, tls, core = self.registrar.master, self._outgoing, self.core

@@ -1,11 +1,11 @@
 """Keeps the tables of a slave as those of its master are.
 
 A master of ours is asked every second for what has changed, RocketMQ every ten seconds for all
-(`table_fetch.py`). Topics and groups are taken when they come. Consumer offsets, and the progress of
-delays, timer and staged batches, say what was done with messages: they wait until this log has all
-that the master's had by then, and has it on the disk. Otherwise a slave that becomes a master would
-take a delayed message for delivered whose delivery never came. Tables that wait are not asked for
-again meanwhile.
+(`table_fetch.py`). Topics and groups are taken when they come. Consumer offsets, and the progress
+of delays, timer and staged batches, say what was done with messages: they wait until this log has
+all that the master's had by then, and has it on the disk. Otherwise a slave that becomes a master
+would take a delayed message for delivered whose delivery never came. Tables that wait are not asked
+for again meanwhile.
 
 Nothing is asked while the log is not taken from the master: a broker whose log does not go together
 with this one is no master of ours, and its tables would take topics away.
