@@ -337,14 +337,13 @@ class BrokerCore:
         from aerobee.broker.cluster.table_copies.offset_copies import OffsetCopies
         from aerobee.broker.cluster.table_copies.table_sync import Copies, TableSync
 
-        replication = self.replication
+        replication, settings = self.replication, self.settings
         assert replication is not None
         replication.follow(self._reput, ask, tls)
         remove = self.topic_removal.remove_copied
         copies = Copies(
-            ConfigCopies(self.settings, self.topics, self.groups, remove),
-            OffsetCopies(self.offsets),
-            self.offsets.read,
+            ConfigCopies(settings, self.topics, self.groups, remove),
+            OffsetCopies(self.offsets, settings.max_offsets + settings.max_start_offsets),
             self.copied_tables(),
         )
         self.table_sync = TableSync(

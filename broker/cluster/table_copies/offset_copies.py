@@ -8,7 +8,7 @@ until the master says something else about the queue than it said then: until it
 committed there, or was reset.
 
 A master of ours has all the offsets that count, so others are forgotten. RocketMQ's has no more
-than it was sent: what it does not name stays, as it does on its own slaves.
+than it was sent: what it does not name stays, as it does on its own slaves, while there is room.
 """
 
 from __future__ import annotations
@@ -26,25 +26,35 @@ _STEP: Final = 64
 class OffsetCopies:
     """Takes copies, one after the other. Loop thread only."""
 
-    def __init__(self, offsets: ConsumerOffsets) -> None:
+    def __init__(self, offsets: ConsumerOffsets, most: int) -> None:
+        """`most` is the limit of the number of offsets."""
         self._offsets = offsets
+        self._most = most
         # Where this broker's offset is kept: what the master said of the queue at the first
         # exchange, `NO_OFFSET` for nothing.
         self._kept: dict[Pair, dict[int, int]] = {}
+
+    def read(self, body: bytes) -> OffsetTable:
+        """A copy, as `ConsumerOffsets.read` reads it. Raises ValueError for too many offsets, too.
+        Any thread."""
+        table = ConsumerOffsets.read(body)
+        count = sum(map(len, table.values()))
+        if count > self._most:
+            raise ValueError(f"it has {count} offsets, and the limit is {self._most}")
+        return table
 
     def take(self, table: OffsetTable, *, first: bool, whole: bool) -> Iterator[None]:
         """Take a copy, in steps. `first`: the first one after an absence. `whole`: it has all
         offsets of the master."""
         if first:
             self._kept.clear()
-        own = {pair for pair in self._pairs() if pair not in table} if whole or first else set()
-        for number, pair in enumerate([*table, *own], 1):
+        is_full = self._offsets.count() + self._offsets.starts > self._most
+        others = self._offsets.all_pairs() if first or whole or is_full else ()
+        pairs = [*table, *[pair for pair in others if pair not in table]]
+        for number, pair in enumerate(pairs, 1):
             self._take_one(pair, table.get(pair, {}), first=first)
             if number % _STEP == 0:
                 yield None
-
-    def _pairs(self) -> list[Pair]:
-        return self._offsets.all_pairs()
 
     def _take_one(self, pair: Pair, theirs: Mapping[int, int], *, first: bool) -> None:
         topic, group = pair

@@ -10,7 +10,7 @@ for again meanwhile.
 Nothing is asked while the log is not taken from the master: a broker whose log does not go together
 with this one is no master of ours, and its tables would take topics away.
 
-A table that cannot be read is refused whole, and asked for again later; so is one that cannot be
+A table that cannot be read is refused whole and asked for again later, as is a table that cannot be
 saved. Loop thread only; one task.
 """
 
@@ -67,8 +67,6 @@ class Copies(NamedTuple):
 
     configs: ConfigCopies
     offsets: OffsetCopies
-    #: Reads the copy of the offsets.
-    read_offsets: Callable[[bytes], Any]
     whole: Sequence[CopiedTable]
 
 
@@ -200,7 +198,7 @@ class TableSync:
         elif name == GROUPS:
             parse = configs.read_groups
         elif name == OFFSETS:
-            parse = self._copies.read_offsets
+            parse = self._copies.offsets.read
         else:
             parse = self._whole[name].read
         if len(table) <= SMALL_BODY:
