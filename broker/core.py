@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from aerobee.access.administration import OF_BROKERS
 from aerobee.access.control import AccessControl
-from aerobee.access.errors import AccountFileError
-from aerobee.access.needs import BROKER_NEEDS
 from aerobee.broker.appending.answers import Answers
 from aerobee.broker.appending.appending import Appending
 from aerobee.broker.appending.held_pulls import HeldPulls
@@ -29,7 +27,9 @@ from aerobee.broker.background.live_settings import LiveSettings
 from aerobee.broker.background.loop_workers import BodyReader, LoopCalls, WorkerAnswers
 from aerobee.broker.background.scheduler import Savable, SaveFailure, Saver, Scheduler, save_all
 from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.cluster.comparison.log_ranges import LogRangeRequests
 from aerobee.broker.cluster.registration.broker_address import Identity
+from aerobee.broker.cluster.role_change import RoleChange, have_all_durable
 from aerobee.broker.cluster.table_copies.copied_table import CopiedTable, in_one_step
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.delayed_waiting import DelayedWaiting, TimedWaiting
@@ -63,6 +63,7 @@ from aerobee.broker.requests.clients.offset_resets import ResetRequests
 from aerobee.broker.requests.clients.order_locks import LockRequests, OrderLocks
 from aerobee.broker.requests.clients.replies import ReplyProcessor
 from aerobee.broker.requests.clients.running_consumers import ConsumerRequests
+from aerobee.broker.routing.accounts import build_access
 from aerobee.broker.routing.patience import patience_s
 from aerobee.broker.routing.role import Role
 from aerobee.broker.routing.router import Handler, Router, taken_elsewhere
@@ -84,15 +85,12 @@ from aerobee.broker.tables.retries_waiting import RetriesWaiting
 from aerobee.broker.tables.tables import Tables
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.transactions.transactions import Transactions
-from aerobee.config.errors import ConfigError
 from aerobee.config.model import Settings
 from aerobee.native.form import CompiledForm
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.headers.replica_tables import DELAYS, DELETIONS, STAGES, TIMER
 from aerobee.protocol.headers.send import SendReply
-from aerobee.protocol.message.properties import PROPERTY_REAL_TOPIC
-from aerobee.protocol.message.record import decode_record
-from aerobee.protocol.names import HIDDEN_TOPICS, is_light
+from aerobee.protocol.names import is_light
 from aerobee.remoting.turns import Spread, Turns
 from aerobee.store.errors import StoreBroken
 from aerobee.store.message_store import MessageStore
@@ -101,7 +99,6 @@ from aerobee.summed_log import SummedLog
 if TYPE_CHECKING:
     import ssl
 
-    from aerobee.access.account_service import AccessService
     from aerobee.broker.cluster.replication.master_link import Ask
     from aerobee.broker.cluster.replication.replication import Replication
     from aerobee.broker.cluster.table_copies.master_calls import MasterCalls
@@ -114,8 +111,6 @@ _SWEEP_S = 0.2
 _CLIENT_SWEEP_S = 10.0
 # The time in which a store that is gone is noticed: messages acknowledged meanwhile are lost.
 _PLACE_S = 0.25
-# The wait of a stop for the messages that the saved tables name: many times a healthy sync.
-_DURABLE_S = 5.0
 # RocketMQ's interval.
 _FILTERS_SAVED_S = 10.0
 # Deletions are saved before they are answered; the forgetting of deletions can wait.
@@ -164,7 +159,7 @@ class BrokerCore:
         self._on_loop = LoopCalls(loop)
         self._bodies = BodyReader(loop)
         self._sums = SummedLog(loop.time, call_later=loop.call_later)
-        self.access = self._build_access()
+        self.access = build_access(settings, loop, store)
         self._build_tables()
         self._build_consumers()
         self._build_appending()
@@ -181,46 +176,21 @@ class BrokerCore:
         self._forgetting = Forgetting(
             self.turns, self.deleted_topics, self._waits, store.marks, leads=not self.role.is_slave
         )
-        self._leading = Leading(
-            self.role, (self.staging, self.transactions, self._forgetting, self.delays, self.timer)
+        led = self.staging, self.transactions, self._forgetting, self.delays, self.timer
+        self.role_change = RoleChange(
+            self.role,
+            Leading(self.role, led),
+            loop=loop,
+            store=store,
+            dispatch=self._reput.run,
+            replication=self.replication,
         )
         self._build_routers()
         events.follow(self)
 
-    def _build_access(self) -> AccessService | None:
-        """Build access control; None if everybody may do everything. Raises ConfigError without
-        accounts."""
-        settings = self.settings
-        if not settings.acl_enabled:
-            return None
-        # The import brings the library for YAML.
-        from aerobee.access.account_service import AccessService
-
-        try:
-            return AccessService(
-                self._loop,
-                settings.rocketmq_home,
-                settings.acl_file,
-                lambda rules: AccessControl(rules, BROKER_NEEDS, self._topic_at, self._loop.time),
-            )
-        except AccountFileError as error:
-            raise ConfigError("aclEnable", "true", str(error)) from None
-
     @property
     def _control(self) -> AccessControl | None:
         return None if self.access is None else self.access.control
-
-    def _topic_at(self, log_offset: int) -> str | None:
-        """The topic to which the message at a place of the log was sent; None without a message."""
-        record = self.store.reader.record_at(log_offset)
-        if record is None:
-            return None
-        message = decode_record(record)
-        if message.topic not in HIDDEN_TOPICS:
-            # In other topics a client may have set the property, to have another topic's rights
-            # counted.
-            return message.topic
-        return message.properties.get(PROPERTY_REAL_TOPIC, message.topic)
 
     def _build_tables(self) -> None:
         settings = self.settings
@@ -493,6 +463,7 @@ class BrokerCore:
             **self._asking_handlers(),
             **self._admin_handlers(),
             **WaitingRequests(self._waits, self.deleted_topics).handlers(),
+            **LogRangeRequests(settings, self.role, store, self._loop).handlers(),
         }
         handlers = refused_on_slaves(self.role, handlers)
         pulls: dict[int, Handler] = {
@@ -632,13 +603,7 @@ class BrokerCore:
             every(self.access.LOOK_S, "accounts", self.access.look)
         if (replication := self.replication) is not None:
             every(replication.LOOK_S, "slaves", replication.port.look)
-        self._leading.follow_role()
-
-    def take_role(self, *, slave: bool) -> None:
-        """Become a slave or a master, after `start_tasks`. A part that has to read the log again
-        does it before this returns."""
-        self.role.become(slave=slave)
-        self._leading.follow_role()
+        self.role_change.start()
 
     @property
     def table_directory(self) -> str:
@@ -661,10 +626,6 @@ class BrokerCore:
             self._save_all_again()
         self.topics.retry()
         self.groups.retry()
-
-    def _have_all_durable(self) -> None:
-        self.store.sync_soon()
-        self.store.wait_durable(self.store.written, _DURABLE_S)
 
     def _save_all_again(self) -> None:
         """Save all tables again: their files are gone."""
@@ -714,7 +675,7 @@ class BrokerCore:
         if self.directory.make_anew():
             self._save_all_again()
             # Places are saved only when the messages that they name are durable.
-            await self._loop.run_in_executor(None, self._have_all_durable)
+            await self._loop.run_in_executor(None, have_all_durable, self.store)
         try:
             await save_all(
                 (

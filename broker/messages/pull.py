@@ -103,9 +103,9 @@ _CORRECTIONS = frozenset(
         GetStatus.OFFSET_TOO_SMALL,
     }
 )
-# A consumer that is further than a slave's log pulls again at once when it is told so. Where there
+# A consumer whose place the slave does not have pulls again at once when it is told so. Where there
 # is no master that it could turn to, it would do nothing else: it waits here for so long first.
-_AHEAD_S = 1.0
+_ELSEWHERE_S = 1.0
 # For these messages were looked at, whether or not they were wanted.
 _FINDS = (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE)
 
@@ -311,13 +311,13 @@ class PullProcessor:
             )
         self._check_not_gone(result.status)
         may_wait = header.sys_flag & PULL_SUSPEND and not command.is_oneway
-        is_ahead = self._does_not_correct and result.status is GetStatus.OFFSET_OVERFLOW_BADLY
-        if may_wait and (code == ResponseCode.PULL_NOT_FOUND or is_ahead):
+        is_elsewhere = self._is_elsewhere(result, code)
+        if may_wait and (code == ResponseCode.PULL_NOT_FOUND or is_elsewhere):
             hold_s = self._hold_s
             if hold_s is None:
                 hold_s = header.suspend_timeout_millis / 1000
-            if is_ahead:
-                hold_s = min(hold_s, _AHEAD_S)
+            if is_elsewhere:
+                hold_s = min(hold_s, _ELSEWHERE_S)
             replay = self._replay if wanted is None else self._replay_judged
             # A heartbeat after the pull waits until the pull is held, or answered: requests of a
             # connection are served in their order.
@@ -666,6 +666,11 @@ class PullProcessor:
         """Whether this broker leaves consumers at the offsets that they ask for."""
         return self._role.is_slave and not self._corrects_on_slave
 
+    def _is_elsewhere(self, result: GetResult, code: int) -> bool:
+        """Whether the answer sends the consumer to another broker, which has its place."""
+        refers = result.status in _CORRECTIONS and code == _ELSEWHERE
+        return refers and self._does_not_correct
+
     def _code_of(self, result: GetResult, header: PullMessageHeader) -> int:
         """The code of an answer; on a slave that corrects no offsets, the result names no other
         offset either."""
@@ -685,7 +690,7 @@ class PullProcessor:
         code: int,
     ) -> bytes:
         broker_id = 0
-        if self._does_not_correct and result.status in _CORRECTIONS and code == _ELSEWHERE:
+        if self._is_elsewhere(result, code):
             broker_id = group.broker_id
         elif self._slave_read:
             slow = result.suggest_slave

@@ -29,7 +29,7 @@ class Role:
         return "slave" if self.is_slave else "master"
 
     def become(self, *, slave: bool) -> None:
-        """Take a role. `BrokerCore.take_role` calls this: parts start and stop with it."""
+        """Take a role. `cluster/role_change.py` calls this."""
         if slave != self.is_slave:
             self.is_slave = slave
             self.changes += 1

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aerobee.broker.delay.delivery_progress import DelayProgress
 from aerobee.broker.lifecycle.daemon import Daemon
 from aerobee.broker.routing.slave_refusals import REFUSED_ON_SLAVES
 from aerobee.config.model import Settings
@@ -28,6 +29,7 @@ from aerobee.protocol.names import OFFSET_MOVED_TOPIC
 from aerobee.testing import SMALL
 from tests.contract.conftest import FORMS, Wire
 from tests.fuzz.seeds import BROKER_SEEDS
+from tests.ports import free_port
 from tests.unit.store.support import message
 
 SLAVE = {"broker_role": "SLAVE", "broker_id": 1}
@@ -236,14 +238,49 @@ async def test_the_role_changes_while_the_broker_runs(tmp_path: Path) -> None:
     await filled(tmp_path)
     async with serving(tmp_path) as (daemon, wire):
         assert (await wire.send("Orders", b"5")).code == ResponseCode.SUCCESS
-        daemon.core.take_role(slave=True)
+        daemon.core.role_change.become_slave()
         assert daemon.core.role.changes == 1
         assert (await wire.send("Orders", b"x")).code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert place(await wire.pull("Orders", 9))[0] == ResponseCode.PULL_RETRY_IMMEDIATELY
-        daemon.core.take_role(slave=True)
-        daemon.core.take_role(slave=False)
+        daemon.core.role_change.become_slave()
+        await daemon.core.role_change.become_master()
+        await daemon.core.role_change.become_master()
         assert daemon.core.role.changes == 2
         assert (await wire.send("Orders", b"6")).ext["queueOffset"] == "6"
         late = await wire.send("Orders", b"late", queue_id=1, properties="DELAY\x011")
         assert late.code == ResponseCode.SUCCESS
         assert bodies(await wire.await_message("Orders", queueId=1)) == [b"late"]
+
+
+async def test_a_slave_serves_what_its_master_stores_and_takes_its_place(tmp_path: Path) -> None:
+    ha_port = free_port()
+    follows = {"ha_master_address": f"127.0.0.1:{ha_port}", "ha_listen_port": free_port()}
+    await filled(tmp_path / "master")
+    async with AsyncExitStack() as slaves:
+        at_master = {"broker_role": "SYNC_MASTER", "ha_listen_port": ha_port}
+        async with serving(tmp_path / "master", **at_master) as (master, wire):
+            following = serving(tmp_path / "slave", **SLAVE, **follows)
+            slave, from_slave = await slaves.enter_async_context(following)
+            await copy_tables(master, slave)
+            assert bodies(await from_slave.pull("Orders", 4, **HELD)) == [b"4"]
+            late = await wire.send("Orders", b"late", queue_id=1, properties="DELAY\x011")
+            assert late.code == ResponseCode.SUCCESS
+            assert bodies(await from_slave.await_message("Orders", queueId=1)) == [b"late"]
+            places = await wire.call(RequestCode.GET_ALL_DELAY_OFFSET)
+            slave.core.delays.replace(DelayProgress.read(places.body))
+        await slave.core.role_change.become_master()
+        sent = await from_slave.send("Orders", b"mine", queue_id=1)
+        assert (sent.code, sent.ext["queueOffset"]) == (ResponseCode.SUCCESS, "1")
+        late = await from_slave.send("Orders", b"later", queue_id=1, properties="DELAY\x011")
+        assert late.code == ResponseCode.SUCCESS
+        assert bodies(await from_slave.await_message("Orders", 2, queueId=1)) == [b"later"]
+        assert bodies(await from_slave.pull("Orders", queueId=1)) == [b"late", b"mine", b"later"]
+
+
+async def copy_tables(master: Daemon, slave: Daemon) -> None:
+    """Have the slave know the topic and the group."""
+    topic, group = master.core.topics.get("Orders"), master.core.groups.find("CG")
+    assert topic is not None
+    assert group is not None
+    await slave.core.topics.update(topic)
+    await slave.core.groups.update(group)

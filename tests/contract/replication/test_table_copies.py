@@ -244,17 +244,16 @@ async def test_a_silent_slave_delays_no_start(cluster: Cluster) -> None:
 
 
 async def test_delays_go_on_in_the_other_role_where_they_were(cluster: Cluster, kind: str) -> None:
-    async with cluster.slave() as slave:
-        async with cluster.master() as master, wire_to(master) as wire:
-            await filled(wire)
-            await commit(wire, 4)
-            await done(wire.send("Orders", b"first", properties="DELAY\x011"))
-            await wire.await_message("Orders", 9)
-            await done(wire.send("Orders", b"second", properties="DELAY\x012"))
-            await until(lambda: slave.core.delays.copy() == master.core.delays.copy())
-            await until(lambda: offset_at(slave) == 4)
-            await until(lambda: slave.store.durable == master.store.written)
-            assert json.loads(master.core.delays.copy())["offsetTable"]["1"] == 1
+    async with cluster.slave() as slave, cluster.master() as master, wire_to(master) as wire:
+        await filled(wire)
+        await commit(wire, 4)
+        await done(wire.send("Orders", b"first", properties="DELAY\x011"))
+        await wire.await_message("Orders", 9)
+        await done(wire.send("Orders", b"second", properties="DELAY\x012"))
+        await until(lambda: slave.core.delays.copy() == master.core.delays.copy())
+        await until(lambda: offset_at(slave) == 4)
+        await until(lambda: slave.store.durable == master.store.written)
+        assert json.loads(master.core.delays.copy())["offsetTable"]["1"] == 1
     async with cluster.master("b", broker_id=0) as now_master, wire_to(now_master) as wire:
         assert offset_at(now_master) == 4
         await wire.await_message("Orders", 10)
@@ -263,15 +262,14 @@ async def test_delays_go_on_in_the_other_role_where_they_were(cluster: Cluster, 
 
 
 async def test_timed_messages_go_on_in_the_other_role_where_they_were(cluster: Cluster) -> None:
-    async with cluster.slave() as slave:
-        async with cluster.master() as master, wire_to(master) as wire:
-            await filled(wire)
-            await done(wire.send("Orders", b"first", properties="TIMER_DELAY_MS\x01100"))
-            await wire.await_message("Orders", 9)
-            await done(wire.send("Orders", b"second", properties="TIMER_DELAY_MS\x012500"))
-            moved = master.core.timer.copy
-            await until(lambda: slave.core.timer.copy() == moved() and b":-1" not in moved())
-            await until(lambda: slave.store.durable == master.store.written)
+    async with cluster.slave() as slave, cluster.master() as master, wire_to(master) as wire:
+        await filled(wire)
+        await done(wire.send("Orders", b"first", properties="TIMER_DELAY_MS\x01100"))
+        await wire.await_message("Orders", 9)
+        await done(wire.send("Orders", b"second", properties="TIMER_DELAY_MS\x012500"))
+        moved = master.core.timer.copy
+        await until(lambda: slave.core.timer.copy() == moved() and b":-1" not in moved())
+        await until(lambda: slave.store.durable == master.store.written)
     async with cluster.master("b", broker_id=0) as now_master, wire_to(now_master) as wire:
         await wire.await_message("Orders", 10)
         found = decode_records((await wire.pull("Orders", 9)).body)
@@ -302,9 +300,7 @@ async def test_what_has_not_changed_is_not_sent_again(cluster: Cluster) -> None:
 async def test_an_answer_that_is_full_says_that_there_is_more(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "aerobee.broker.requests.administration.replica_tables._ANSWER_BYTES", 500
-    )
+    monkeypatch.setattr("aerobee.broker.requests.administration.replica_tables._ANSWER_BYTES", 500)
     async with cluster.master() as master, wire_to(master) as wire:
         await filled(wire)
         versions = dict.fromkeys(TABLES, "")
