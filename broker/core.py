@@ -102,7 +102,6 @@ if TYPE_CHECKING:
     from aerobee.broker.cluster.replication.master_link import Ask
     from aerobee.broker.cluster.replication.replication import Replication
     from aerobee.broker.cluster.table_copies.master_calls import MasterCalls
-    from aerobee.broker.cluster.table_copies.table_sync import TableSync
 
 C = TypeVar("C")
 
@@ -146,8 +145,6 @@ class BrokerCore:
         reads of connections."""
         self.settings = settings
         self.role = Role(settings)
-        #: Copies the tables of the master, on a slave.
-        self.table_sync: TableSync | None = None
         # The permission with which the topics are registered.
         self._permission = settings.broker_permission
         self._live_settings = live_settings
@@ -309,25 +306,14 @@ class BrokerCore:
 
         replication, settings = self.replication, self.settings
         assert replication is not None
-        replication.follow(self._reput, ask, tls)
         remove = self.topic_removal.remove_copied
         copies = Copies(
             ConfigCopies(settings, self.topics, self.groups, remove),
             OffsetCopies(self.offsets, settings.max_offsets + settings.max_start_offsets),
             self.copied_tables(),
         )
-        self.table_sync = TableSync(
-            self._loop, calls, copies, self.store, lambda: replication.is_taking
-        )
-        self.table_sync.start()
-
-    async def stop_following(self) -> None:
-        """Copy no tables any more, and follow nobody."""
-        table_sync, self.table_sync = self.table_sync, None
-        if table_sync is not None:
-            await table_sync.close()
-        if self.replication is not None:
-            await self.replication.stop_following()
+        sync = TableSync(self._loop, calls, copies, self.store, lambda: replication.is_taking)
+        replication.follow(self._reput, ask, tls, sync)
 
     def copied_tables(self) -> tuple[CopiedTable, ...]:
         """The tables that slaves take whole from their masters."""

@@ -415,10 +415,12 @@ class Daemon:
         master, tls, core = self.registrar.master, self._outgoing, self.core
         calls = MasterCalls(master, tls=tls, credentials=self._credentials)
         core.follow(MasterFinder(master, self.store), tls, calls)
-        self._undo.append(("following", core.stop_following))
+        replication = core.replication
+        assert replication is not None
+        self._undo.append(("following", replication.stop_following))
         self.health.note(
             "tables of the master",
-            lambda: None if core.table_sync is None else core.table_sync.problem,
+            lambda: None if replication.tables is None else replication.tables.problem,
             "the reason says what is in the way; with accounts a slave needs an administrator's in "
             "conf/tools.yml (aclToolsFile). Consumers that go over to this slave may get messages "
             "again that they have had",

@@ -127,12 +127,13 @@ class TableSync:
         self._task.add_done_callback(_surface)
 
     async def close(self) -> None:
-        """Copy nothing more. What waits for the log is not taken."""
+        """Copy nothing more. What the log has not come far enough for is not taken."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         self._calls.close()
+        await self._take_waiting(self._reached)
 
     # --- the task
 
@@ -164,7 +165,7 @@ class TableSync:
         asked = [name for name in TABLES if name not in self._waiting]
         fetched = await self._fetch.fetch({name: self._versions.get(name, "") for name in asked})
         unread = await self._take_all(fetched)
-        await self._take_waiting()
+        await self._take_reached()
         if unread:
             self._failed(unread)
             return self._times.failed_s
@@ -218,9 +219,19 @@ class TableSync:
             whole = self._fetch.is_ours
             self._waiting[name] = _Waiting(value, fetched.log_end, first, whole)
 
-    async def _take_waiting(self) -> None:
-        """Take what the log has come far enough for."""
-        reached = min(self._place.dispatched, self._place.durable)
+    @property
+    def _reached(self) -> int:
+        """The end of what this log has for good."""
+        return min(self._place.dispatched, self._place.durable)
+
+    async def _take_reached(self) -> None:
+        """Take what the log has come far enough for, and let topics go."""
+        reached = self._reached
+        await self._take_waiting(reached)
+        await self._copies.configs.remove_gone(reached)
+        self._have_synced(reached)
+
+    async def _take_waiting(self, reached: int) -> None:
         for name, one in list(self._waiting.items()):
             if one.log_end > reached:
                 continue
@@ -230,8 +241,6 @@ class TableSync:
                     await asyncio.sleep(0)
             else:
                 self._whole[name].replace(one.value)
-        await self._copies.configs.remove_gone(reached)
-        self._have_synced(reached)
 
     def _have_synced(self, reached: int) -> None:
         """Have the log synced if that is all that a copy waits for."""
@@ -246,7 +255,7 @@ class TableSync:
                 await asyncio.sleep(left_s)
                 return
             try:
-                await self._take_waiting()
+                await self._take_reached()
                 again_s = self._times.look_s
             except (StoreError, OSError) as error:
                 self._failed(str(error))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from aerobee.broker.cluster.table_copies import table_sync
-from aerobee.broker.cluster.table_copies.table_sync import Times
+from aerobee.broker.cluster.table_copies.table_sync import TableSync, Times
 from aerobee.broker.lifecycle.daemon import Daemon
 from aerobee.broker.requests.administration.replica_tables import ReplicaTableRequests
 from aerobee.config.model import Settings
@@ -123,6 +123,13 @@ async def filled(wire: Wire, count: int = 9) -> None:
         await done(wire.send("Orders", b"%d" % number))
 
 
+def sync_of(slave: Daemon) -> TableSync:
+    replication = slave.core.replication
+    assert replication is not None
+    assert replication.tables is not None
+    return replication.tables
+
+
 def offset_at(daemon: Daemon, group: str = "CG") -> int:
     return daemon.core.offsets.query(group, "Orders", 0)
 
@@ -147,8 +154,7 @@ async def test_topics_groups_and_offsets_follow_the_master(cluster: Cluster, kin
         await until(lambda: "Orders" not in topics and "CG" not in groups)
         await until(lambda: "Orders" not in {topic for topic, _ in slave.store.queues()})
         assert offset_at(slave) == -1
-        assert slave.core.table_sync is not None
-        assert slave.core.table_sync.problem is None
+        assert sync_of(slave).problem is None
     stored = json.loads((Path(slave.settings.store_path) / "config" / "topics.json").read_text())
     assert stored["topicConfigTable"]["Wide"]["writeQueueNums"] == 8
     assert "Orders" not in stored["topicConfigTable"]
@@ -165,8 +171,7 @@ async def test_a_topic_that_was_made_again_keeps_its_new_messages(
             await done(wire.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Orders"}))
         await done(wire.send("Orders", b"new"))
         await until(lambda: "Orders" in slave.core.topics)
-        sync = slave.core.table_sync
-        assert sync is not None
+        sync = sync_of(slave)
         seen = sync.exchanges
         await until(lambda: sync.exchanges > seen + 3)
         async with wire_to(slave) as other:
@@ -188,8 +193,7 @@ async def test_the_first_exchange_takes_the_larger_offset_and_keeps_it_until_the
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Daemon, "_ask_slaves", _asks_nobody)
             async with cluster.master() as master, wire_to(master) as wire:
-                sync = slave.core.table_sync
-                assert sync is not None
+                sync = sync_of(slave)
                 seen = sync.exchanges
                 await until(lambda: sync.exchanges > seen + 3)
                 assert offset_at(master) == 3
