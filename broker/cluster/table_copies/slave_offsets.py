@@ -141,7 +141,7 @@ async def _ask_one(
             raise ValueError(f"it answers code {answer.code}: {(answer.remark or '')[:200]}")
         loop = asyncio.get_running_loop()
         found[slave] = await loop.run_in_executor(None, _read, answer.body)
-    except (RemotingError, BadRequest, ValueError, KeyError, TypeError) as error:
+    except (RemotingError, BadRequest, ValueError, KeyError, TypeError, OverflowError) as error:
         log.warning("offsets of a slave not taken slave=%s why=%s", slave, error)
 
 

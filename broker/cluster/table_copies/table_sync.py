@@ -183,7 +183,7 @@ class TableSync:
         for name, table in fetched.tables.items():
             try:
                 value = await self._read(name, table)
-            except (BadRequest, ValueError, KeyError, TypeError, AttributeError) as error:
+            except (BadRequest, ValueError, KeyError, TypeError, OverflowError) as error:
                 unread = f"its table of {name} cannot be taken: {error or repr(error)}"
                 continue
             await self._take(name, value, fetched)

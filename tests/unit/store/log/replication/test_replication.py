@@ -193,3 +193,26 @@ def test_a_slave_whose_next_segment_is_deleted_is_refused(pair: Pair) -> None:
     with pytest.raises(CannotFollow) as refused:
         follower.next_piece(10)
     assert refused.value.kind is FollowError.BELOW
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_a_topic_that_the_master_made_again_begins_anew_on_the_slave(
+    pair: Pair, count: int
+) -> None:
+    for number in range(5):
+        pair.master.log.put(message(b"old %d" % number))
+    pair.master.dispatch()
+    pair.connect()
+    pair.drain()
+    for _ in range(2):
+        pair.master.delete_topic("Orders")
+        for number in range(count):
+            pair.master.log.put(message(b"new %d" % number))
+            pair.master.dispatch()
+            pair.drain()
+        assert pair.slave.max_offset("Orders", 0) == count
+    assert bodies(pair.slave, "Orders", 0) == [b"new %d" % number for number in range(count)]
+    pair.disconnect()
+    pair.slave.close()
+    pair.open_slave()
+    assert pair.slave.max_offset("Orders", 0) == count
