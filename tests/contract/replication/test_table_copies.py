@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from aerobee.broker.cluster.table_copies import table_sync
+from aerobee.broker.cluster.table_copies.offset_copies import OffsetCopies
 from aerobee.broker.cluster.table_copies.table_sync import TableSync, Times
 from aerobee.broker.lifecycle.daemon import Daemon
 from aerobee.broker.requests.administration.replica_tables import ReplicaTableRequests
@@ -153,7 +154,7 @@ async def test_topics_groups_and_offsets_follow_the_master(cluster: Cluster, kin
         await done(wire.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "CG"}))
         await until(lambda: "Orders" not in topics and "CG" not in groups)
         await until(lambda: "Orders" not in {topic for topic, _ in slave.store.queues()})
-        assert offset_at(slave) == -1
+        await until(lambda: offset_at(slave) == -1)
         assert sync_of(slave).problem is None
     stored = json.loads((Path(slave.settings.store_path) / "config" / "topics.json").read_text())
     assert stored["topicConfigTable"]["Wide"]["writeQueueNums"] == 8
@@ -179,8 +180,20 @@ async def test_a_topic_that_was_made_again_keeps_its_new_messages(
             assert [one.body for one in found] == [b"new"]
 
 
+@pytest.fixture(params=["as it is", "without the rule"])
+def larger_is_taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """The control: a slave that takes the master's offset whichever is larger."""
+    if request.param == "without the rule":
+        take = OffsetCopies.take
+        monkeypatch.setattr(
+            OffsetCopies, "take", lambda one, table, **_: take(one, table, first=False, whole=False)
+        )
+        return False
+    return True
+
+
 async def test_the_first_exchange_takes_the_larger_offset_and_keeps_it_until_the_master_moves(
-    cluster: Cluster, kind: str
+    cluster: Cluster, kind: str, larger_is_taken: bool
 ) -> None:
     async with cluster.slave() as slave:
         async with cluster.master() as master, wire_to(master) as wire:
@@ -197,6 +210,9 @@ async def test_the_first_exchange_takes_the_larger_offset_and_keeps_it_until_the
                 seen = sync.exchanges
                 await until(lambda: sync.exchanges > seen + 3)
                 assert offset_at(master) == 3
+                if not larger_is_taken:
+                    assert offset_at(slave) == 3
+                    return
                 assert offset_at(slave) == 7
                 # The consumer has found its master again.
                 await commit(wire, 5)
