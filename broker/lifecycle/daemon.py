@@ -328,7 +328,9 @@ class Daemon:
             ),
         )
         self._supervision.end_recovery()
-        store.log.make_ahead()
+        if self.settings.broker_role != "SLAVE" or store.log.segments.segments:
+            # The log of an empty slave begins where its master's does, which nobody knows yet.
+            store.log.make_ahead()
         return store
 
     def _build_core(
@@ -412,10 +414,11 @@ class Daemon:
         from aerobee.broker.cluster.replication.finding import MasterFinder
         from aerobee.broker.cluster.table_copies.master_calls import MasterCalls
 
-        master, tls, core = self.registrar.master, self._outgoing, self.core
-        calls = MasterCalls(master, tls=tls, credentials=self._credentials)
-        core.follow(MasterFinder(master, self.store), tls, calls)
-        replication = core.replication
+        master, tls, keys = self.registrar.master, self._outgoing, self._credentials
+        own = self.addresses.broker, self.addresses.vip
+        finder = MasterFinder(self.settings, master, self.store, own, tls=tls, credentials=keys)
+        self.core.follow(finder, tls, MasterCalls(master, tls=tls, credentials=keys))
+        replication = self.core.replication
         assert replication is not None
         self._undo.append(("following", replication.stop_following))
         self.health.note(

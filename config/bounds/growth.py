@@ -57,7 +57,7 @@ BOUNDED: Final[Containers] = {
         "native/sends.pyx": "Route.touched Sends.dirty Sends.pending",
         "store/log/compiled.py": "Derived.claims",
         "store/dispatch/multi_dispatch.py": "MultiDispatchLog.pending",
-        "store/log/commit_log.py": "CommitLog.pending",
+        "store/log/commit_log.py": "CommitLog.copies CommitLog.pending Copied.checked",
         "store/message_store.py": "MessageStore._kept_arrivals",
         "store/queues/consume_queue_ext.py": "ConsumeQueueExt._staged",
     },
@@ -246,7 +246,7 @@ BOUNDED: Final[Containers] = {
 
 OTHERS: Final[Containers] = {
     "a few slaves, by constants of ha_port.py": {
-        "broker/cluster/replication/block_reader.py": "BlockReader._head",
+        "broker/cluster/replication/master_link.py": "MasterLink.refusals",
         "broker/cluster/replication/ha_port.py": "HaPort._refused HaPort.refusals HaPort.slaves",
         "store/log/replication/feed.py": "Feed.followers",
     },
