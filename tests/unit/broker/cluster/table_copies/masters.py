@@ -39,7 +39,7 @@ def group_table(*names: str) -> bytes:
 
 
 def offset_table(**offsets: dict[int, int]) -> bytes:
-    """Of the topic T, by group."""
+    """Offsets of groups in the topic T."""
     return as_json({"offsetTable": {f"T@{group}": queues for group, queues in offsets.items()}})
 
 

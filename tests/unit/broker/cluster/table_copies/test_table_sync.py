@@ -91,7 +91,7 @@ class Slave:
         return True
 
     async def seen(self, exchanges: int = 2) -> None:
-        """Wait for so many exchanges that go well."""
+        """Wait for further exchanges that go well."""
         before = self.sync.exchanges
         await until(lambda: self.sync.exchanges >= before + exchanges)
 

@@ -305,3 +305,17 @@ def test_a_topic_that_the_master_made_again_begins_anew_on_the_slave(
     pair.slave.close()
     pair.open_slave()
     assert pair.slave.max_offset("Orders", 0) == count
+
+
+def test_messages_of_a_topic_that_both_have_deleted_come_into_queues_made_anew(pair: Pair) -> None:
+    for number in range(3):
+        pair.master.log.put(message(b"old %d" % number))
+    pair.master.dispatch()
+    pair.connect()
+    pair.drain()
+    pair.master.delete_topic("Orders")
+    pair.slave.delete_topic("Orders")
+    pair.master.log.put(message(b"new"))
+    pair.master.dispatch()
+    pair.drain()
+    assert bodies(pair.slave, "Orders", 0) == [b"new"]
