@@ -29,6 +29,7 @@ from aerobee.broker.background.scheduler import Savable, SaveFailure, Saver, Sch
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.cluster.comparison.log_ranges import LogRangeRequests
 from aerobee.broker.cluster.registration.broker_address import Identity
+from aerobee.broker.cluster.replication.ha_status import HaStatusRequests
 from aerobee.broker.cluster.role_change import RoleChange, have_all_durable
 from aerobee.broker.cluster.table_copies.copied_table import CopiedTable, in_one_step
 from aerobee.broker.delay.delay_service import ScheduleMessageService
@@ -99,7 +100,7 @@ from aerobee.summed_log import SummedLog
 if TYPE_CHECKING:
     import ssl
 
-    from aerobee.broker.cluster.replication.master_link import Ask
+    from aerobee.broker.cluster.replication.master_link import Finder
     from aerobee.broker.cluster.replication.replication import Replication
     from aerobee.broker.cluster.table_copies.master_calls import MasterCalls
 
@@ -297,8 +298,8 @@ class BrokerCore:
         trust = slaves_trusted(self.settings, self._control)
         return Replication(self.settings, self._loop, self.store, self.answers, trust)
 
-    def follow(self, ask: Ask, tls: ssl.SSLContext | None, calls: MasterCalls) -> None:
-        """Begin to follow the master that `ask` finds, and to copy its tables by `calls`."""
+    def follow(self, finder: Finder, tls: ssl.SSLContext | None, calls: MasterCalls) -> None:
+        """Begin to follow the master that `finder` finds, and to copy its tables by `calls`."""
         # The import brings modules that no master needs.
         from aerobee.broker.cluster.table_copies.config_copies import ConfigCopies
         from aerobee.broker.cluster.table_copies.offset_copies import OffsetCopies
@@ -313,7 +314,7 @@ class BrokerCore:
             self.copied_tables(),
         )
         sync = TableSync(self._loop, calls, copies, self.store, lambda: replication.is_taking)
-        replication.follow(self._reput, ask, tls, sync)
+        replication.follow(self._reput, finder, tls, sync)
 
     def copied_tables(self) -> tuple[CopiedTable, ...]:
         """The tables that slaves take whole from their masters."""
@@ -540,6 +541,7 @@ class BrokerCore:
             **ReplicaTableRequests(tables, self.copied_tables(), store).handlers(),
             **StatsRequests(name, endpoint, tables, stats, store).handlers(),
             **RuntimeRequests(settings, self.topics, store, stats, self.delays).handlers(),
+            **HaStatusRequests(store, self.replication).handlers(),
             **SettingsRequests(settings, self._live_settings).handlers(),
             **AccessRequests(settings, endpoint, self.access, wall_clock_ms).handlers(),
             **ResetRequests(name, tables, store, stats).handlers(),

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from aerobee.broker.cluster.replication.block_reader import Follows
 from aerobee.broker.cluster.replication.ha_port import HaPort, Waiting
-from aerobee.broker.cluster.replication.master_link import Ask, MasterLink, Step
+from aerobee.broker.cluster.replication.master_link import Finder, MasterLink, Step
 from aerobee.broker.cluster.table_copies.table_sync import TableSync
 from aerobee.config.model import Settings
 from aerobee.store.message_store import MessageStore
@@ -66,7 +66,7 @@ class Replication:
         self.tables: TableSync | None = None
 
     def follow(
-        self, follows: Follows, ask: Ask, tls: ssl.SSLContext | None, tables: TableSync
+        self, follows: Follows, finder: Finder, tls: ssl.SSLContext | None, tables: TableSync
     ) -> None:
         """Be a slave from now on, and have `tables` copied."""
         assert self.link is None
@@ -74,7 +74,9 @@ class Replication:
         if not self._settings.ha_ack_durable:
             # Otherwise the master waits for the sync that this asks for.
             follows = _DispatchLater(self._loop, follows)
-        self.link = MasterLink(self._settings, self._loop, appender, follows, ask=ask, tls=tls)
+        self.link = MasterLink(
+            self._settings, self._loop, appender, follows, finder=finder, tls=tls
+        )
         self.link.start()
         self.tables = tables
         tables.start()
