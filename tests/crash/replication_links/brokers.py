@@ -1,4 +1,4 @@
-"""A master and its slave as real processes, each in its namespace, with a name server beside them."""
+"""A master and its slave as real processes, each in its namespace, beside a name server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.crash.disks.full_disk import free_bytes, tmpfs
 from tests.crash.disks.mounts import Stack
 from tests.crash.replication_links.links import ADDRESSES, MASTER, ROUTER, SLAVE, Links
-from tests.service.kit import aerobee
+from tests.service.kit import aerobee, wait_until
 
 #: Ports in the brokers' own namespaces, where nobody else has any.
 PORT, NAME_SERVER_PORT = 10911, 9876
@@ -76,7 +76,11 @@ class Modes:
         names = f"{ADDRESSES[ROUTER]}:{NAME_SERVER_PORT}"
         lines = _BOTH.format(port=PORT, names=names, address=ADDRESSES[role])
         if role == MASTER:
-            own = ("brokerId = 0", "brokerRole = SYNC_MASTER", f"flushDiskType = {self.master_flush}")
+            own = (
+                "brokerId = 0",
+                "brokerRole = SYNC_MASTER",
+                f"flushDiskType = {self.master_flush}",
+            )
             return lines + "\n".join(own) + "\n"
         own = ("brokerId = 1", "brokerRole = SLAVE", f"flushDiskType = {self.slave_flush}")
         if self.ack_durable:
@@ -202,10 +206,7 @@ def pair(folder: Path, modes: Modes) -> Iterator[Pair]:
             made = Pair(links, folder, modes, disk)
             for broker in made.both:
                 stack.add(broker.end)
-            deadline = time.monotonic() + START_S
-            while not links.is_open(ROUTER, NAME_SERVER_PORT):
-                assert names.poll() is None and time.monotonic() < deadline, "no name server"
-                time.sleep(0.02)
+            wait_until(lambda: links.is_open(ROUTER, NAME_SERVER_PORT), "a name server", START_S)
             yield made
         finally:
             stack.close()

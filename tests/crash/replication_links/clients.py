@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from aerobee.protocol.frames.command import Command
 from tests.crash.judges.history import FAIL, OK, History, Seen, Sent
@@ -48,16 +49,18 @@ class Clients:
         self.waited_s = 0.0
         self._links = links
         self._seed = seed
-        self._traffic = Traffic(self.history, Marks(lambda _number: None), seed, producers=PRODUCERS)
+        self._traffic = Traffic(
+            self.history, Marks(lambda _number: None), seed, producers=PRODUCERS
+        )
         self._over = threading.Event()
         self._sending = threading.Event()
         self._failures: list[BaseException] = []
-        self._threads = [
-            *(self._thread(MASTER, lambda link, n=n: self._produce(link, n)) for n in range(PRODUCERS)),
-            self._thread(MASTER, self._consumer(MASTER)),
-            self._thread(SLAVE, self._consumer(SLAVE)),
-            self._thread(MASTER, self._ask),
-        ]  # fmt: skip
+        works: list[tuple[str, Callable[[Link], None]]] = [
+            (MASTER, partial(self._produce, number)) for number in range(PRODUCERS)
+        ]
+        works += [(role, partial(self._consume, role, _start())) for role in (MASTER, SLAVE)]
+        works.append((MASTER, self._ask))
+        self._threads = [self._thread(role, work) for role, work in works]
 
     def start(self) -> None:
         """Begin."""
@@ -95,7 +98,7 @@ class Clients:
 
     # --- producing ----------------------------------------------------------------------------
 
-    def _produce(self, link: Link, producer: int) -> None:
+    def _produce(self, producer: int, link: Link) -> None:
         """A few sends at once, and all their answers."""
         if not self._sending.wait(0.1):
             return
@@ -127,21 +130,16 @@ class Clients:
 
     # --- reading ------------------------------------------------------------------------------
 
-    def _consumer(self, role: str) -> Callable[[Link], None]:
-        positions = dict.fromkeys(range(QUEUES), 0)
-
-        def consume(link: Link) -> None:
-            for queue_id in range(QUEUES):
-                answer = link.call(PULL, pull_fields(TOPIC, queue_id, positions[queue_id], 0))
-                if answer.code != SUCCESS:
-                    continue
-                for one in records_of(answer.body):
-                    self.history.seen.append(Seen(TOPIC, queue_id, one.queue_offset, one.body))
-                    self.read[role] += 1
-                positions[queue_id] = int(answer.ext["nextBeginOffset"])
-            self._over.wait(_PAUSE_S)
-
-        return consume
+    def _consume(self, role: str, positions: dict[int, int], link: Link) -> None:
+        for queue_id in range(QUEUES):
+            answer = link.call(PULL, pull_fields(TOPIC, queue_id, positions[queue_id], 0))
+            if answer.code != SUCCESS:
+                continue
+            for one in records_of(answer.body):
+                self.history.seen.append(Seen(TOPIC, queue_id, one.queue_offset, one.body))
+                self.read[role] += 1
+            positions[queue_id] = int(answer.ext["nextBeginOffset"])
+        self._over.wait(_PAUSE_S)
 
     def _ask(self, link: Link) -> None:
         """How long a question waits that has nothing to do with slaves."""
@@ -149,6 +147,10 @@ class Clients:
         link.call(MAX_OFFSET, {"topic": TOPIC, "queueId": 0})
         self.waited_s = max(self.waited_s, time.monotonic() - began)
         self._over.wait(_PAUSE_S)
+
+
+def _start() -> dict[int, int]:
+    return dict.fromkeys(range(QUEUES), 0)
 
 
 def ends(links: Links, role: str) -> list[int]:

@@ -28,9 +28,7 @@ def of_files(store: Path) -> Found:
     ranges = {key: (records[0].queue_offset, len(records)) for key, records in pulled.items()}
     topics, committed = read_config(store)
     units = read_queues(store / "consumequeue")
-    return Found(
-        pulled, ranges, log.start, log.end, log.records, units, None, 0, topics, committed
-    )
+    return Found(pulled, ranges, log.start, log.end, log.records, units, None, 0, topics, committed)
 
 
 def on_slave(history: History, promised: Collection[Sent]) -> History:
@@ -51,12 +49,12 @@ def judge_stores(
         one._replace(text=f"master: {one.text}") for one in check(history, of_files(master), _KEPT)
     ]
     wrong += judge_slave(history, promised, of_files(slave))
-    return wrong + not_a_prefix(read_log(master / "commitlog"), read_log(slave / "commitlog"), master, slave)
+    return wrong + not_a_prefix(
+        read_log(master / "commitlog"), read_log(slave / "commitlog"), master, slave
+    )
 
 
-def judge_slave(
-    history: History, promised: Collection[Sent], found: Found
-) -> list[Violation]:
+def judge_slave(history: History, promised: Collection[Sent], found: Found) -> list[Violation]:
     """What is wrong with the slave, from its files or from what it serves."""
     kept = on_slave(history, promised)
     return [

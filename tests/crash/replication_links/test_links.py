@@ -97,7 +97,9 @@ def be_well(brokers: Pair, clients: Clients) -> float:
     began = time.monotonic()
     before = len(clients.promised)
     try:
-        wait_until(lambda: len(clients.promised) > before, "a send that is answered SEND_OK", WELL_S)
+        wait_until(
+            lambda: len(clients.promised) > before, "a send that is answered SEND_OK", WELL_S
+        )
         clients.send_no_more()
         wait_until(lambda: level(brokers), "the slave is as far as the master", WELL_S)
     except AssertionError as error:
@@ -123,7 +125,9 @@ def judged(brokers: Pair, clients: Clients) -> list[Violation]:
     ]
     stores = brokers.master.store, brokers.slave.store
     wrong += judge_stores(clients.history, clients.promised, *stores)
-    wrong += [Violation("I6", f"{one.role}: {text}") for one in brokers.both if (text := one.verify())]
+    wrong += [
+        Violation("I6", f"{one.role}: {text}") for one in brokers.both if (text := one.verify())
+    ]
     shutil.rmtree(brokers.master.store)
     brokers.slave.start()
     brokers.slave.ready()
