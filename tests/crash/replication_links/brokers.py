@@ -42,7 +42,7 @@ haSendHeartbeatInterval = 200
 haHousekeepingInterval = 1000
 slaveTimeout = 400
 """
-#: What has no name in a broker.conf.
+#: Settings without a name in a broker.conf.
 _SETTINGS = (
     "broker.vip_port_enabled=false",
     "broker.register_interval_ms=10000",
@@ -75,19 +75,18 @@ class Modes:
         """The broker.conf of one of them."""
         names = f"{ADDRESSES[ROUTER]}:{NAME_SERVER_PORT}"
         lines = _BOTH.format(port=PORT, names=names, address=ADDRESSES[role])
-        if role == MASTER:
-            own = (
-                "brokerId = 0",
-                "brokerRole = SYNC_MASTER",
-                f"flushDiskType = {self.master_flush}",
-            )
-            return lines + "\n".join(own) + "\n"
-        own = ("brokerId = 1", "brokerRole = SLAVE", f"flushDiskType = {self.slave_flush}")
-        if self.ack_durable:
-            own += ("haAckDurable = true",)
-        if not self.by_name:
-            own += (f"haMasterAddress = {ADDRESSES[MASTER]}:{PORT + 1}",)
+        own = self._of_master() if role == MASTER else self._of_slave()
         return lines + "\n".join(own) + "\n"
+
+    def _of_master(self) -> list[str]:
+        return ["brokerId = 0", "brokerRole = SYNC_MASTER", f"flushDiskType = {self.master_flush}"]
+
+    def _of_slave(self) -> list[str]:
+        own = ["brokerId = 1", "brokerRole = SLAVE", f"flushDiskType = {self.slave_flush}"]
+        own.append(f"haAckDurable = {str(self.ack_durable).lower()}")
+        if not self.by_name:
+            own.append(f"haMasterAddress = {ADDRESSES[MASTER]}:{PORT + 1}")
+        return own
 
 
 class Broker:
@@ -154,7 +153,7 @@ class Broker:
             self._process.wait()
 
     def verify(self) -> str:
-        """What the tool for stores finds wrong, "" for nothing. The broker is stopped."""
+        """Text of the tool for stores when it finds something wrong. The broker is stopped."""
         command = [*aerobee(), "store", "verify", str(self.store)]
         done = subprocess.run(command, capture_output=True, text=True)
         return "" if done.returncode == 0 else done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""What befalls master, slave and the way between them. Each fault begins, lasts and is over."""
+"""Faults of master, slave and the way between them. Each begins, lasts and is over."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Faults:
         self._links.let_pass(*way)
 
     def slow(self) -> None:
-        """What the master sends takes its time, or what the slave reports."""
+        """Blocks of the master take their time, or reports of the slave do."""
         role = self._chance.choice((MASTER, SLAVE, SLAVE))
         self._links.slow(role, f"{self._chance.choice((200, 500, 2000))}kbit")
         self._last(0.5, 2.5)

@@ -15,12 +15,12 @@ from tests.crash.judges.found import read_config
 from tests.crash.judges.history import OK, UNKNOWN, Found, History, Promise, Queue, Sent
 from tests.crash.judges.records import LogFiles, Record, read_log, read_queues
 
-# What was stored is there after a kill; nobody's power was cut.
+# Stored messages are there after a kill; nobody's power was cut.
 _KEPT = Promise()
 
 
 def of_files(store: Path) -> Found:
-    """What the files of a stopped broker hold: nothing in between serves it."""
+    """The content of a stopped broker's files: nothing in between serves it."""
     log = read_log(store / "commitlog")
     pulled: dict[Queue, list[Record]] = {}
     for one in log.records:
@@ -55,7 +55,7 @@ def judge_stores(
 
 
 def judge_slave(history: History, promised: Collection[Sent], found: Found) -> list[Violation]:
-    """What is wrong with the slave, from its files or from what it serves."""
+    """Everything that is wrong with the slave, from its files or from what it serves."""
     kept = on_slave(history, promised)
     return [
         one._replace(rule="I11" if one.rule == "I1" else one.rule, text=f"slave: {one.text}")

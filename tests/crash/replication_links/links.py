@@ -33,7 +33,7 @@ class Links:
     """The namespaces and what goes between them; a context manager that takes them down."""
 
     def __init__(self) -> None:
-        # Of this process and of no other one, because tests run side by side.
+        # Tests run side by side, so the names are those of this process and of no other one.
         number = next(_numbers)
         self._names = {role: f"aerobee-{os.getpid()}-{number}-{role}" for role in ADDRESSES}
         self._stack = Stack()
@@ -74,7 +74,7 @@ class Links:
         _run("ip", "-n", self._names[role], *words)
 
     def inside(self, role: str) -> list[str]:
-        """What a command begins with that is to run in that namespace; it keeps its process id."""
+        """The beginning of a command that is to run in that namespace; it keeps its process id."""
         return [tool("ip"), "netns", "exec", self._names[role]]
 
     @contextmanager
@@ -111,7 +111,7 @@ class Links:
         self._ip(ROUTER, "link", "set", "dev", role, "up")
 
     def lose(self, source: str, target: str) -> None:
-        """What `source` sends to `target` vanishes; the other way it arrives."""
+        """Packets from `source` to `target` vanish; the other way they arrive."""
         self._ip(ROUTER, *_way("add", source, target))
 
     def let_pass(self, source: str, target: str) -> None:
@@ -119,7 +119,7 @@ class Links:
         self._ip(ROUTER, *_way("del", source, target))
 
     def slow(self, role: str, rate: str) -> None:
-        """What goes to that namespace is this slow, as `1mbit`."""
+        """Packets to that namespace are as slow as `rate` says, like `1mbit`."""
         _run(
             "tc", "-n", self._names[ROUTER], "qdisc", "replace", "dev", role, "root", "tbf",
             "rate", rate, "burst", "16kb", "latency", "200ms",

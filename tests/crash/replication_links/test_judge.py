@@ -20,7 +20,7 @@ TOPIC, COUNT = "Orders", 90
 
 
 def sent_of(record: Record) -> Sent:
-    """What its producer was told of it."""
+    """A send whose producer was told this place."""
     pairs = (pair.partition(b"\1") for pair in record.properties.split(b"\2") if pair)
     properties = {name.decode(): value.decode() for name, _, value in pairs}
     return Sent(

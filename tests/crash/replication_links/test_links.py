@@ -35,7 +35,7 @@ WELL_S = 10.0
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_what_was_promised_is_on_the_slave(folder: Path, scenario: str, seed: int) -> None:
-    need("network namespaces", "ip", "tc", "mount")
+    need("netns", "mount", "ip", "tc")
     wrong: list[str] = []
     runs = campaign.size(NAME)
     for number in range(runs):
