@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.crash.disks.full_disk import free_bytes, tmpfs
+from tests.crash.disks.full_disk import tmpfs, use_all
 from tests.crash.disks.mounts import Stack
 from tests.crash.replication_links.links import ADDRESSES, MASTER, ROUTER, SLAVE, Links
 from tests.service.kit import aerobee, wait_until
@@ -164,6 +164,7 @@ class Pair:
 
     def __init__(self, links: Links, folder: Path, modes: Modes, slave_disk: Path) -> None:
         self.links, self.slave_disk = links, slave_disk
+        self._rest = slave_disk / "rest"
         self.master = Broker(folder, links, MASTER, modes, folder / "master")
         self.slave = Broker(folder, links, SLAVE, modes, slave_disk / "slave")
 
@@ -180,12 +181,12 @@ class Pair:
 
     def fill_slave_disk(self) -> None:
         """Nothing more fits on the slave's disk."""
-        with (self.slave_disk / "ballast").open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, free_bytes(self.slave_disk))
+        # To the last block, one after the other: the slave takes some of them meanwhile.
+        self._rest = use_all(self.slave_disk)
 
     def free_slave_disk(self) -> None:
         """There is room again."""
-        (self.slave_disk / "ballast").unlink()
+        self._rest.unlink()
 
 
 @contextmanager
