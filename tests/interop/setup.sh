@@ -11,7 +11,7 @@ set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=$(cd "$here/../.." && pwd)/.cache/interop
-brokers="broker-4.9.7"
+brokers="broker-4.9.7 broker-5.3.3"
 clients="4.9.8 4.4.0 5.5.0"
 mkdir -p "$cache/stamps"
 
