@@ -2,7 +2,7 @@
 `nameserver.admin_port`.
 
 They are the administrators' of the tables in needs.py, without what machines ask for by themselves:
-slaves their master's tables, brokers to be registered.
+slaves their master's tables and log, brokers to be registered.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ OF_BROKERS: Final = frozenset(
     RequestCode.GET_ALL_CONSUMER_OFFSET,
     RequestCode.GET_ALL_DELAY_OFFSET,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    RequestCode.LOG_RANGES,
 }
 OF_NAME_SERVERS: Final = NAME_SERVER_NEEDS.keys() - {
     RequestCode.REGISTER_BROKER,

@@ -17,18 +17,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from aerobee.access.administration import OF_BROKERS
 from aerobee.access.control import AccessControl
-from aerobee.access.errors import AccountFileError
-from aerobee.access.needs import BROKER_NEEDS
 from aerobee.broker.appending.answers import Answers
 from aerobee.broker.appending.appending import Appending
 from aerobee.broker.appending.held_pulls import HeldPulls
 from aerobee.broker.appending.reput_service import ReputService
 from aerobee.broker.appending.store_events import StoreEvents
+from aerobee.broker.background.leading import Leading
 from aerobee.broker.background.live_settings import LiveSettings
 from aerobee.broker.background.loop_workers import BodyReader, LoopCalls, WorkerAnswers
 from aerobee.broker.background.scheduler import Savable, SaveFailure, Saver, Scheduler, save_all
 from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.cluster.comparison.log_ranges import LogRangeRequests
 from aerobee.broker.cluster.registration.broker_address import Identity
+from aerobee.broker.cluster.role_change import RoleChange, have_all_durable
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.delayed_waiting import DelayedWaiting, TimedWaiting
 from aerobee.broker.delay.delivery_progress import DelayProgress, TimerProgress
@@ -59,7 +60,11 @@ from aerobee.broker.requests.clients.offset_resets import ResetRequests
 from aerobee.broker.requests.clients.order_locks import LockRequests, OrderLocks
 from aerobee.broker.requests.clients.replies import ReplyProcessor
 from aerobee.broker.requests.clients.running_consumers import ConsumerRequests
+from aerobee.broker.routing.accounts import build_access
+from aerobee.broker.routing.patience import patience_s
+from aerobee.broker.routing.role import Role
 from aerobee.broker.routing.router import Handler, Router, taken_elsewhere
+from aerobee.broker.routing.slave_refusals import refused_on_slaves
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.broker.second_step.second_step import SecondStep
 from aerobee.broker.second_step.waiting_sources import Forgetting, Waits
@@ -77,14 +82,11 @@ from aerobee.broker.tables.retries_waiting import RetriesWaiting
 from aerobee.broker.tables.tables import Tables
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.broker.transactions.transactions import Transactions
-from aerobee.config.errors import ConfigError
 from aerobee.config.model import Settings
 from aerobee.native.form import CompiledForm
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.headers.send import SendReply
-from aerobee.protocol.message.properties import PROPERTY_REAL_TOPIC
-from aerobee.protocol.message.record import decode_record
-from aerobee.protocol.names import HIDDEN_TOPICS, is_light
+from aerobee.protocol.names import is_light
 from aerobee.remoting.turns import Spread, Turns
 from aerobee.store.errors import StoreBroken
 from aerobee.store.message_store import MessageStore
@@ -93,7 +95,6 @@ from aerobee.summed_log import SummedLog
 if TYPE_CHECKING:
     import ssl
 
-    from aerobee.access.account_service import AccessService
     from aerobee.broker.cluster.replication.master_link import Ask
     from aerobee.broker.cluster.replication.replication import Replication
 
@@ -104,8 +105,6 @@ _SWEEP_S = 0.2
 _CLIENT_SWEEP_S = 10.0
 # The time in which a store that is gone is noticed: messages acknowledged meanwhile are lost.
 _PLACE_S = 0.25
-# The wait of a stop for the messages that the saved tables name: many times a healthy sync.
-_DURABLE_S = 5.0
 # RocketMQ's interval.
 _FILTERS_SAVED_S = 10.0
 # Deletions are saved before they are answered; the forgetting of deletions can wait.
@@ -140,6 +139,7 @@ class BrokerCore:
         request changes a setting. `turns` are the loop's. `form` serves plain requests from the
         reads of connections."""
         self.settings = settings
+        self.role = Role(settings)
         # The permission with which the topics are registered.
         self._permission = settings.broker_permission
         self._live_settings = live_settings
@@ -151,7 +151,7 @@ class BrokerCore:
         self._on_loop = LoopCalls(loop)
         self._bodies = BodyReader(loop)
         self._sums = SummedLog(loop.time, call_later=loop.call_later)
-        self.access = self._build_access()
+        self.access = build_access(settings, loop, store)
         self._build_tables()
         self._build_consumers()
         self._build_appending()
@@ -165,43 +165,24 @@ class BrokerCore:
             self.transactions.waiting(),
             self.staging.waiting(),
         )
+        self._forgetting = Forgetting(
+            self.turns, self.deleted_topics, self._waits, store.marks, leads=not self.role.is_slave
+        )
+        led = self.staging, self.transactions, self._forgetting, self.delays, self.timer
+        self.role_change = RoleChange(
+            self.role,
+            Leading(self.role, led),
+            loop=loop,
+            store=store,
+            dispatch=self._reput.run,
+            replication=self.replication,
+        )
         self._build_routers()
         events.follow(self)
-
-    def _build_access(self) -> AccessService | None:
-        """Build access control; None if everybody may do everything. Raises ConfigError without
-        accounts."""
-        settings = self.settings
-        if not settings.acl_enabled:
-            return None
-        # The import brings the library for YAML.
-        from aerobee.access.account_service import AccessService
-
-        try:
-            return AccessService(
-                self._loop,
-                settings.rocketmq_home,
-                settings.acl_file,
-                lambda rules: AccessControl(rules, BROKER_NEEDS, self._topic_at, self._loop.time),
-            )
-        except AccountFileError as error:
-            raise ConfigError("aclEnable", "true", str(error)) from None
 
     @property
     def _control(self) -> AccessControl | None:
         return None if self.access is None else self.access.control
-
-    def _topic_at(self, log_offset: int) -> str | None:
-        """The topic to which the message at a place of the log was sent; None without a message."""
-        record = self.store.reader.record_at(log_offset)
-        if record is None:
-            return None
-        message = decode_record(record)
-        if message.topic not in HIDDEN_TOPICS:
-            # In other topics a client may have set the property, to have another topic's rights
-            # counted.
-            return message.topic
-        return message.properties.get(PROPERTY_REAL_TOPIC, message.topic)
 
     def _build_tables(self) -> None:
         settings = self.settings
@@ -214,10 +195,10 @@ class BrokerCore:
         saving = wall_clock_ms, self._loop, self._state_pool
         self._topics_file = self._state_file("topics.json")
         self.topics = (LightTopicTable if light else TopicTable)(
-            settings, self._topics_file, *saving
+            settings, self._topics_file, *saving, role=self.role
         )
         self.groups = (LightGroupTable if light else GroupTable)(
-            settings, self._state_file("subscriptionGroup.json"), *saving
+            settings, self._state_file("subscriptionGroup.json"), *saving, role=self.role
         )
         admission = Admission(
             self.topics,
@@ -258,7 +239,8 @@ class BrokerCore:
 
     def _build_second_step(self) -> None:
         """Build the second step of storing, and the deletions that are remembered for it."""
-        file, log_end = self._state_file("deletedTopics.json"), self.store.written
+        file = self._state_file("deletedTopics.json")
+        log_end = None if self.role.is_slave else self.store.written
         self.deleted_topics = DeletedTopics(file, log_end)
         self._deleted_saver = self._saver("deleted topics", self.deleted_topics, _DELETED_SAVED_S)
         self.second_step = SecondStep(self.topics.get, self.deleted_topics, self._sums)
@@ -296,7 +278,7 @@ class BrokerCore:
             slaves=self.replication,
         )
         self._appending = Appending(
-            settings, self.identity, store, self.stats, self._reput, wall_clock_ms
+            settings, self.identity, store, self.stats, self._reput, wall_clock_ms, self.role
         )
 
     def _make_replication(self) -> Replication | None:
@@ -436,7 +418,9 @@ class BrokerCore:
             **self._asking_handlers(),
             **self._admin_handlers(),
             **WaitingRequests(self._waits, self.deleted_topics).handlers(),
+            **LogRangeRequests(settings, self.role, store, self._loop).handlers(),
         }
+        handlers = refused_on_slaves(self.role, handlers)
         pulls: dict[int, Handler] = {
             RequestCode.PULL_MESSAGE: self._pull.handle,
             RequestCode.LITE_PULL_MESSAGE: self._pull.handle,
@@ -447,7 +431,7 @@ class BrokerCore:
             on_closed=self._client_requests.connection_closed,
             turns=self.turns,
             max_request_bytes=settings.max_request_bytes,
-            patience_s=_patience_s(settings),
+            patience_s=patience_s(settings),
             access=self._control,
             read_body=self._bodies.read,
         )
@@ -531,7 +515,7 @@ class BrokerCore:
         }
 
     def start_tasks(self, scheduler: Scheduler) -> None:
-        """Start the repeated tasks."""
+        """Start the repeated tasks, and on a master the parts that work there only."""
         settings, store, every = self.settings, self.store, scheduler.every
         self.staging.start_tasks(scheduler)
         self.transactions.start_tasks(scheduler)
@@ -546,9 +530,8 @@ class BrokerCore:
         every(Saver.LOOK_S, "timer progress", self._timer_saver.look)
         every(Saver.LOOK_S, "filters", self._filters_saver.look)
         every(Saver.LOOK_S, "deleted topics", self._deleted_saver.look)
-        forgetting = Forgetting(self.turns, self.deleted_topics, self._waits, store.marks)
         saved_s = settings.flush_delay_offset_interval_ms / 1000
-        every(max(_FORGET_S, 2 * saved_s), "deletions", forgetting.look)
+        every(max(_FORGET_S, 2 * saved_s), "deletions", self._forgetting.look)
         counting = Spread(self.turns, self.retries.step)
         every(1.0, "retries that wait", counting.go_on, first_s=0.0)
         every(1.0, "rates", store.stats_service.sample)
@@ -571,8 +554,7 @@ class BrokerCore:
             every(self.access.LOOK_S, "accounts", self.access.look)
         if (replication := self.replication) is not None:
             every(replication.LOOK_S, "slaves", replication.port.look)
-        self.delays.start()
-        self.timer.start()
+        self.role_change.start()
 
     @property
     def table_directory(self) -> str:
@@ -595,10 +577,6 @@ class BrokerCore:
             self._save_all_again()
         self.topics.retry()
         self.groups.retry()
-
-    def _have_all_durable(self) -> None:
-        self.store.sync_soon()
-        self.store.wait_durable(self.store.written, _DURABLE_S)
 
     def _save_all_again(self) -> None:
         """Save all tables again: their files are gone."""
@@ -648,7 +626,7 @@ class BrokerCore:
         if self.directory.make_anew():
             self._save_all_again()
             # Places are saved only when the messages that they name are durable.
-            await self._loop.run_in_executor(None, self._have_all_durable)
+            await self._loop.run_in_executor(None, have_all_durable, self.store)
         try:
             await save_all(
                 (
@@ -663,21 +641,3 @@ class BrokerCore:
             self._state_pool.shutdown()
             self._sums.close()
             self._bodies.close()
-
-
-def _patience_s(settings: Settings) -> dict[int, float]:
-    """The time that requests may wait here before they are refused, in seconds by code."""
-    if not settings.fast_failure:
-        return {}
-    sends, pulls = settings.send_queue_wait_ms, settings.pull_queue_wait_ms
-    waits_ms = {
-        RequestCode.SEND_MESSAGE: sends,
-        RequestCode.SEND_MESSAGE_V2: sends,
-        RequestCode.SEND_BATCH_MESSAGE: sends,
-        RequestCode.CONSUMER_SEND_MSG_BACK: sends,
-        RequestCode.PULL_MESSAGE: pulls,
-        RequestCode.LITE_PULL_MESSAGE: pulls,
-        RequestCode.HEART_BEAT: settings.heartbeat_queue_wait_ms,
-        RequestCode.END_TRANSACTION: settings.transaction_queue_wait_ms,
-    }
-    return {code: wait_ms / 1000 for code, wait_ms in waits_ms.items() if wait_ms}

@@ -180,6 +180,7 @@ class RequestCode(IntEnum):
     STAGE_STATUS = 31003
     STAGE_ABORT = 31004
     WAITING_MESSAGES = 31010
+    LOG_RANGES = 31020
     # 5.x again.
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051

@@ -73,6 +73,7 @@ from aerobee.store.store_stats import StoreStatsService
 if TYPE_CHECKING:
     from aerobee.store.log.replication.appender import Appender
     from aerobee.store.log.replication.feed import Feed
+    from aerobee.store.log.replication.log_ranges import LogRanges
 
 log = logging.getLogger("aerobee.store")
 
@@ -404,6 +405,19 @@ class MessageStore:
         crc_check = max(CHECK_BODY, self._damage.judge.crc_check)
         take = self._parts.dispatcher.taker(crc_check, _NOTHING_BELOW)
         return Appender(self._core, self.log, Checking(crc_check, take), self._damage)
+
+    def number_on(self) -> None:
+        """This store's own messages follow those of the appender, which takes no more blocks: their
+        numbers go on at the ends of the queues. All that is written is dispatched by now."""
+        assert self.marks.dispatched == self.marks.written
+        for queue in self._queues:
+            queue.number_on()
+
+    def make_log_ranges(self) -> LogRanges:
+        """Reads parts of the log, for a comparison with another broker's."""
+        from aerobee.store.log.replication.log_ranges import LogRanges
+
+        return LogRanges(self._core)
 
     # --- queues -----------------------------------------------------------------------------
 

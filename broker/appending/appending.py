@@ -11,6 +11,7 @@ from typing import NamedTuple
 from aerobee.broker.appending.reput_service import ReputService
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.cluster.registration.broker_address import Identity
+from aerobee.broker.routing.role import Role
 from aerobee.config.model import Settings
 from aerobee.store.message_store import MessageStore
 
@@ -26,3 +27,5 @@ class Appending(NamedTuple):
     #: Its `appended` is to be called after each append.
     reput: ReputService
     clock_ms: Callable[[], int]
+    #: A slave appends nothing of its own.
+    role: Role

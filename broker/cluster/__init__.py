@@ -1,5 +1,5 @@
 """This broker among others: what name servers know of it, and the copies of its log.
 
 `registration/` lets clients and slaves find it; `replication/` gives its log to slaves, or follows
-a master.
+a master, and `comparison/` says before whether the two logs fit.
 """

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -94,12 +94,13 @@ class ScheduleMessageService(DeliveryTurns[_Level, DelayProgress]):
         self._stats = appending.stats
         self._reput = appending.reput
         self._count_deliveries = appending.settings.schedule_message_stats
-        # Before anything is put: a place beyond what the queue has would hide new messages.
-        self._levels = {level.number: level for level in self._known_levels()}
-        for level in self._levels.values():
-            retries.begin(level.number, level.offset, self._queues.end(level.number))
+        self._levels: dict[int, _Level] = {}
         self._last_served = 0
         self._closed = False
+        if appending.role.is_slave:
+            self._show_progress()
+        else:
+            self._load()
 
     # --- storing ----------------------------------------------------------------------------
 
@@ -161,6 +162,39 @@ class ScheduleMessageService(DeliveryTurns[_Level, DelayProgress]):
                 "levels added to the delay progress from their queues, because the table is that "
                 "of its backup path=%s levels=%s", self._progress.path, ", ".join(added),
             )  # fmt: skip
+
+    def _load(self) -> None:
+        """Read where the levels are, before anything is put: a place beyond what the queue has
+        would hide new messages."""
+        self._levels = {level.number: level for level in self._known_levels()}
+        for level in self._levels.values():
+            self._retries.begin(level.number, level.offset, self._queues.end(level.number))
+
+    def _show_progress(self) -> None:
+        """Have the levels where the progress says, whether or not their queues have come so far:
+        the log and the progress of a slave are copied one after the other."""
+        places = self._progress.table()
+        self._levels = {number: _Level(number=number, offset=at) for number, at in places.items()}
+
+    # --- the role (`background/leading.py`)
+
+    def lead(self, *, anew: bool) -> None:
+        """See `Led`."""
+        if anew:
+            self._load()
+        self.start()
+
+    def follow(self) -> None:
+        """See `Led`."""
+        self._halt()
+        self._retries.clear()
+        self._show_progress()
+
+    def replace(self, places: Mapping[int, int]) -> None:
+        """Take the next queue offset of each level from the master, when the log has what the
+        master had by then (see `DurableProgress.replace`). On a slave only."""
+        self._progress.replace(places)
+        self._show_progress()
 
     def start(self) -> None:
         """Begin to deliver."""

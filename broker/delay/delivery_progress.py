@@ -38,6 +38,9 @@ from aerobee.protocol.names import SCHEDULE_GROUP, SCHEDULE_TOPIC
 
 V = TypeVar("V")
 
+# Levels that are taken from a master: those of a setting are some dozens.
+_MOST_LEVELS = 1_000
+
 
 class Position(Generic[V]):
     """How far a level is: at `offset`, with all before it stored below the log offset `end`."""
@@ -78,9 +81,8 @@ class DurableProgress(ABC, Generic[V]):
         self._file = file
         self._durable = durable
         self._sync_soon = sync_soon
-        self._stored: dict[int, V] = file.load(self.parse, {})
-        self._saved = self._stored
-        self._positions = {number: Position(value) for number, value in self._stored.items()}
+        self._saved: dict[int, V] = file.load(self.parse, {})
+        self._positions = {number: Position(value) for number, value in self._saved.items()}
         # The end of what the last sync was asked for.
         self._asked_end = 0
         # The newest text; an older text that still waits for its turn is not written.
@@ -105,6 +107,11 @@ class DurableProgress(ABC, Generic[V]):
         if end is not None:
             position.end = end
         position.advance(self._durable())
+
+    def replace(self, values: Mapping[int, V]) -> None:
+        """Take another broker's positions, all of them durable here: on a slave, whose log has by
+        now what its master had delivered at these positions."""
+        self._positions = {number: Position(value) for number, value in values.items()}
 
     def take_changes(self) -> str | None:
         """The file's new text when it has changed since the last call, else None. A sync is asked
@@ -177,6 +184,15 @@ class DelayProgress(DurableProgress[int]):
         """The positions as a group's offsets, ((topic, group), offsets by queue id)."""
         queues = {level - 1: offset for level, offset in self.table().items()}
         return [((SCHEDULE_TOPIC, SCHEDULE_GROUP), queues)]
+
+    @classmethod
+    def read(cls, content: bytes) -> dict[int, int]:
+        """Offsets by level of the answer to GET_ALL_DELAY_OFFSET. Raises as `parse`, and ValueError
+        for what no broker has."""
+        values = cls.parse(content)
+        if len(values) > _MOST_LEVELS or any(n < 1 or at < 0 for n, at in values.items()):
+            raise ValueError("there are too many delay levels, or numbers that none has")
+        return values
 
     @staticmethod
     def parse(content: bytes) -> dict[int, int]:
@@ -251,15 +267,28 @@ class TimerProgress(DurableProgress[Done]):
     name = "timer progress"
 
     @property
-    def stored(self) -> Done | None:
-        """The content of the file at the start; None without a file."""
-        return self._stored.get(_ONLY)
+    def known(self) -> Done | None:
+        """The records that are done; None if there was no file, and nothing is done since."""
+        position = self._positions.get(_ONLY)
+        return None if position is None else position.offset
 
     @property
     def done(self) -> Done:
         """The records that are done, durable or not."""
-        position = self._positions.get(_ONLY)
-        return _NOTHING if position is None else position.offset
+        return self.known or _NOTHING
+
+    def take(self, done: Done) -> None:
+        """See `replace`."""
+        self.replace({_ONLY: done})
+
+    def copy(self) -> bytes:
+        """The records that are done, durable or not, as the file has them, for `parse`."""
+        return self.text({_ONLY: self.done}).encode()
+
+    @classmethod
+    def read(cls, content: bytes) -> Done:
+        """The records that are done, by a `copy`. Raises as `parse`."""
+        return cls.parse(content)[_ONLY]
 
     def moved(self, done: Done, end: int | None = None) -> None:
         """That is done now; what was stored for it last ends at the log offset `end`."""

@@ -139,6 +139,7 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
         self._reput = appending.reput
         self._delays = delays
         self._settings = appending.settings
+        self._role = appending.role
         self._wheel = Wheel()
         self._hours: dict[int, _Hour] = {}
         # Puts that are not visible yet, with growing action times: (log offset after it, time).
@@ -148,7 +149,10 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
         self._head = Head()
         self._closed = False
         self.counts = TimerCounts()
-        self._begin()
+        if appending.role.is_slave:
+            self._show_progress()
+        else:
+            self._begin()
 
     # --- storing ----------------------------------------------------------------------------
 
@@ -252,7 +256,7 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
     def _begin(self) -> None:
         """Go on where the progress is. Without a file, at the first record that waits."""
         done = self._progress.done
-        if self._progress.stored is None:
+        if self._progress.known is None:
             now_ms = self._clock_ms()
             first_ms = min([now_ms, *self._first_times()])
             done = Done(Cursor(first_ms // HOUR_MS * HOUR_MS, -1))
@@ -276,6 +280,38 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
                     break
         return found
 
+    def _show_progress(self) -> None:
+        """Hold nothing but the hour in which the progress is; without progress, the present one."""
+        self._hours.clear()
+        self._wheel = Wheel()
+        self._hidden.clear()
+        done = self._progress.known
+        self._open((self._clock_ms() if done is None else done.cursor.action_ms) // HOUR_MS)
+
+    # --- the role (`background/leading.py`)
+
+    def lead(self, *, anew: bool) -> None:
+        """See `Led`."""
+        if anew:
+            self._hours.clear()
+            self._begin()
+        self.start()
+
+    def follow(self) -> None:
+        """See `Led`."""
+        super()._halt()
+        self._show_progress()
+
+    def copy(self) -> bytes:
+        """The progress for slaves, which read it by `TimerProgress.read`."""
+        return self._progress.copy()
+
+    def replace(self, done: Done) -> None:
+        """Take the master's progress, when the log has what the master had by then (see
+        `DurableProgress.replace`). On a slave only."""
+        self._progress.take(done)
+        self._show_progress()
+
     def start(self) -> None:
         """Begin to deliver."""
         self._running = True
@@ -283,7 +319,7 @@ class TimerService(DeliveryTurns[Head, TimerProgress]):
 
     def close(self) -> None:
         """Deliver nothing more, for the store is about to close."""
-        if not self._closed and (waiting := self.pending()):
+        if not self._closed and not self._role.is_slave and (waiting := self.pending()):
             log.warning(
                 "messages wait for a time of their own count=%d recalls=%d advice=they are "
                 "delivered when this broker runs again, but for those that are recalled; before "

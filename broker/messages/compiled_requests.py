@@ -86,6 +86,7 @@ class CompiledRequests:
         self._stats = appending.stats
         self._reput = appending.reput
         self._log = store.log
+        self._role = appending.role
         self._changes = self._now()
         self._sends: Sends | None = None
         if sends_are_plain(appending.settings, appending.identity):
@@ -200,6 +201,10 @@ class CompiledRequests:
         self._answers.wait_made(connection, answers)
         self._reput.appended()
 
+    def send_ahead(self) -> None:
+        """Let slaves have what this turn has stored so far."""
+        self._reput.send_ahead()
+
     def served(self, served: list[tuple[int, int]], spent_s: float) -> None:
         """Count the requests of these codes that were answered, in `spent_s` altogether, and
         dispatch the messages that they stored."""
@@ -219,13 +224,17 @@ class CompiledRequests:
         """Count what sends to a topic have stored; as `BrokerStats.stored_many`."""
         self._stats.stored_many(self._stats.topic(topic, MESSAGE_NORMAL), queues, sizes)
 
-    def _now(self) -> tuple[int, int, int, int]:
-        """The versions that move when a route may lead elsewhere, or other accounts count."""
+    def _now(self) -> tuple[int, int, int, int, int]:
+        """The versions that move when a route may lead elsewhere, other accounts count, or the
+        broker takes no sends any more."""
         accounts = 0 if self._access is None else self._access.changes
-        return self._topics.state, self._groups.state, self._log.queues_removed, accounts
+        tables = self._topics.state, self._groups.state, self._log.queues_removed
+        return *tables, accounts, self._role.changes
 
     def send_route(self, encoded: bytes) -> Route | None:
-        """Where sends to a topic go; None if each is to be looked at."""
+        """Where sends to a topic go; None if each is to be looked at, as all are on a slave."""
+        if self._role.is_slave:
+            return None
         topic = self._topics.get(encoded.decode("utf-8", "replace"))
         if (
             topic is None

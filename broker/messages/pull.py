@@ -8,6 +8,10 @@ at the first try (`refusal` in `router.py`), so that the other pulls of a batch 
 whose member has said something else since it came gets no messages: it is sent to pull again
 (`_is_restated`).
 
+A slave serves pulls as a master does, but for three things (`_code_of`): it commits no offsets, it
+corrects none unless `offsetCheckInSlave` says so, and a consumer that is further than the slave's
+log, or behind its first message, is sent elsewhere and pulls again.
+
 A consumer with a SQL92 expression is served by the messages' properties, in steps; the answers
 to a wrong expression differ from the reference on purpose (protocol/WIRE.md 3.2).
 """
@@ -78,6 +82,9 @@ _JUDGING = 16
 # they take PULL_NOT_FOUND; others may wait a little after that.
 _RESTATED = ResponseCode.PULL_RETRY_IMMEDIATELY
 
+# The answer of a slave in the place of PULL_OFFSET_MOVED, with the broker to turn to.
+_ELSEWHERE = ResponseCode.PULL_RETRY_IMMEDIATELY
+
 _ANSWER_CODES: dict[GetStatus, int] = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
     GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -87,6 +94,18 @@ _ANSWER_CODES: dict[GetStatus, int] = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
+# On a slave that corrects no offsets they stay as they were asked for.
+_CORRECTIONS = frozenset(
+    {
+        GetStatus.NO_MESSAGE_IN_QUEUE,
+        GetStatus.OFFSET_FOUND_NULL,
+        GetStatus.OFFSET_OVERFLOW_BADLY,
+        GetStatus.OFFSET_TOO_SMALL,
+    }
+)
+# A consumer whose place the slave does not have pulls again at once when it is told so. Where there
+# is no master that it could turn to, it would do nothing else: it waits here for so long first.
+_ELSEWHERE_S = 1.0
 # For these messages were looked at, whether or not they were wanted.
 _FINDS = (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE)
 
@@ -118,6 +137,8 @@ class PullProcessor:
         # How long a pull is held whatever it asks for; None leaves it to the client.
         self._hold_s = None if settings.long_polling else settings.short_polling_ms / 1000
         self._slave_read = settings.slave_read
+        self._role = appending.role
+        self._corrects_on_slave = settings.offset_check_in_slave
         # For pulls with maxMsgBytes; None treats them as any other.
         self._bulk = ReadLimits.bulk(settings) if settings.transfer_bytes_bulk else None
         # How long the last read took; it is answered before there is another.
@@ -180,6 +201,9 @@ class PullProcessor:
             broker_ids = (0, 0)
             if self._slave_read:
                 broker_ids = (group.broker_id, group.which_broker_when_consume_slowly)
+            if header.sys_flag & PULL_COMMIT_OFFSET and self._role.is_slave:
+                # Clients ask no slave for that; it would be a rule of the compiled form's own.
+                return None
             if header.sys_flag & PULL_SUBSCRIPTION:
                 expression = header.subscription or ""
                 by_tags = (header.expression_type or TAG_TYPE) == TAG_TYPE
@@ -280,17 +304,20 @@ class PullProcessor:
         wanted: MessageFilter | None,
         result: GetResult,
     ) -> bytes | None:
-        code = _answer_code(result.status, header.queue_offset)
-        if header.sys_flag & PULL_COMMIT_OFFSET:
+        code = self._code_of(result, header)
+        if header.sys_flag & PULL_COMMIT_OFFSET and not self._role.is_slave:
             self._offsets.try_commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
         self._check_not_gone(result.status)
         may_wait = header.sys_flag & PULL_SUSPEND and not command.is_oneway
-        if code == ResponseCode.PULL_NOT_FOUND and may_wait:
+        is_elsewhere = self._is_elsewhere(result, code)
+        if may_wait and (code == ResponseCode.PULL_NOT_FOUND or is_elsewhere):
             hold_s = self._hold_s
             if hold_s is None:
                 hold_s = header.suspend_timeout_millis / 1000
+            if is_elsewhere:
+                hold_s = min(hold_s, _ELSEWHERE_S)
             replay = self._replay if wanted is None else self._replay_judged
             # A heartbeat after the pull waits until the pull is held, or answered: requests of a
             # connection are served in their order.
@@ -473,7 +500,7 @@ class PullProcessor:
             else:
                 result = self._get(header, self._codes_now(pull))
                 self._check_not_gone(result.status)
-                code = _answer_code(result.status, header.queue_offset)
+                code = self._code_of(result, header)
                 answer = self._answer(pull.request, header, group, result, code)
         except Exception as error:  # noqa: BLE001 - the top of a request; `refusal` logs bugs
             self._refuse_held(pull, error)
@@ -519,7 +546,7 @@ class PullProcessor:
                 group = self._check(header)
                 if not self._is_restated(pull):
                     self._check_not_gone(result.status)
-                    code = _answer_code(result.status, header.queue_offset)
+                    code = self._code_of(result, header)
                     answer = self._answer(pull.request, header, group, result, code)
                     self._answer_held(pull, code, answer)
                     return None
@@ -634,6 +661,26 @@ class PullProcessor:
             )
         return subscription
 
+    @property
+    def _does_not_correct(self) -> bool:
+        """Whether this broker leaves consumers at the offsets that they ask for."""
+        return self._role.is_slave and not self._corrects_on_slave
+
+    def _is_elsewhere(self, result: GetResult, code: int) -> bool:
+        """Whether the answer sends the consumer to another broker, which has its place."""
+        refers = result.status in _CORRECTIONS and code == _ELSEWHERE
+        return refers and self._does_not_correct
+
+    def _code_of(self, result: GetResult, header: PullMessageHeader) -> int:
+        """The code of an answer; on a slave that corrects no offsets, the result names no other
+        offset either."""
+        code = _answer_code(result.status, header.queue_offset)
+        if not self._does_not_correct:
+            return code
+        if result.status in _CORRECTIONS:
+            result.next_offset = header.queue_offset
+        return _ELSEWHERE if code == ResponseCode.PULL_OFFSET_MOVED else code
+
     def _answer(
         self,
         command: Command,
@@ -643,7 +690,9 @@ class PullProcessor:
         code: int,
     ) -> bytes:
         broker_id = 0
-        if self._slave_read:
+        if self._is_elsewhere(result, code):
+            broker_id = group.broker_id
+        elif self._slave_read:
             slow = result.suggest_slave
             broker_id = group.which_broker_when_consume_slowly if slow else group.broker_id
         fields = PullMessageResponse(
@@ -666,7 +715,9 @@ class PullProcessor:
         return encode_response(command, code, result.status.name, fields.to_ext(), body)
 
     def _store_offset_moved(self, header: PullMessageHeader, new_offset: int) -> None:
-        """Store the event in OFFSET_MOVED_EVENT, where operators see it."""
+        """Store the event in OFFSET_MOVED_EVENT, where operators see it. A slave stores nothing."""
+        if self._role.is_slave:
+            return
         store_host = self._identity.store_host
         message = offset_moved_message(header, new_offset, self._broker_name, store_host)
         try:

@@ -3,6 +3,7 @@
 A master takes messages and keeps them; a slave follows its master and takes none
 (protocol/WIRE.md 10). Parts that behave otherwise on a slave ask this value each time, or forget
 what they derived from it when `changes` moves; none keeps a copy of the setting `broker_role`.
+Parts that work on a master only are started and stopped by `background/leading.py`.
 
 Loop thread only.
 """
@@ -26,3 +27,9 @@ class Role:
     def name(self) -> str:
         """For people and for metrics."""
         return "slave" if self.is_slave else "master"
+
+    def become(self, *, slave: bool) -> None:
+        """Take a role. `cluster/role_change.py` calls this."""
+        if slave != self.is_slave:
+            self.is_slave = slave
+            self.changes += 1

@@ -10,6 +10,9 @@ A power cut can leave a log that is shorter than a deletion's offset. Messages o
 anew would then be stored below it, and taken for old ones. So a start lowers all offsets to the end
 of the log, and writes that to the disk before anything is stored.
 
+A slave has the deletions of its master, which may lie above the end of its own log. It lowers them
+when it becomes a master.
+
 RocketMQ knows no such file and leaves it alone. Loop thread only, but for `save`.
 """
 
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 from typing import Final
 
 from aerobee.broker.tables.files.state_file import JsonStateFile, members, pretty
@@ -32,12 +36,12 @@ MOST_DELETIONS: Final = 10_000
 
 
 class DeletedTopics:
-    """The deletions of a broker. `log_end` is the end of the log at the start."""
+    """The deletions of a broker. `log_end` is the end of the log at the start; None on a slave."""
 
-    def __init__(self, file: JsonStateFile, log_end: int) -> None:
+    def __init__(self, file: JsonStateFile, log_end: int | None) -> None:
         self._file = file
         stored = stored_deletions(file)
-        self._offsets = {name: min(offset, log_end) for name, offset in stored.items()}
+        self._offsets = dict(stored)
         #: The offset of a topic's deletion by the topic's name; the second argument is returned for
         #: a topic that was never deleted.
         self.offset_of = self._offsets.get
@@ -45,10 +49,16 @@ class DeletedTopics:
         # Snapshots: the last that was taken to be written, and the last that was written.
         self._newest = self._written = stored
         self._is_changed = False
-        if self._offsets != stored:
-            self._lowered()
+        if log_end is not None:
+            self.lower_to(log_end)
 
-    def _lowered(self) -> None:
+    def lower_to(self, log_end: int) -> None:
+        """The log ends there: lower what lies above, and write that to the disk at once. Before
+        anything is stored."""
+        above = [name for name, offset in self._offsets.items() if offset > log_end]
+        if not above:
+            return
+        self._offsets.update(dict.fromkeys(above, log_end))
         self._is_changed = True
         self.take_changes()
         try:
@@ -83,6 +93,27 @@ class DeletedTopics:
             del self._offsets[name]
             self._is_changed = True
 
+    # --- copies for slaves ---------------------------------------------------------------------
+
+    def copy(self) -> bytes:
+        """The deletions as the file has them, for `read`."""
+        return _text(self._offsets).encode()
+
+    @staticmethod
+    def read(content: bytes) -> dict[str, int]:
+        """The deletions of a `copy`. Raises ValueError, KeyError, TypeError."""
+        offsets = _parse(content)
+        if len(offsets) > MOST_DELETIONS:
+            raise ValueError(f"there are more than {MOST_DELETIONS} deletions")
+        return offsets
+
+    def replace(self, offsets: Mapping[str, int]) -> None:
+        """Take the master's deletions. On a slave only."""
+        if self._offsets != offsets:
+            self._offsets.clear()
+            self._offsets.update(offsets)
+            self._is_changed = True
+
     # --- saving -------------------------------------------------------------------------------
 
     def take_changes(self) -> dict[str, int] | None:
@@ -99,7 +130,7 @@ class DeletedTopics:
         with self._saving:
             newest = self._newest
             if newest is not self._written:
-                self._file.save(pretty({"deletedTopics": newest}))
+                self._file.save(_text(newest))
                 self._written = newest
 
     def mark_unsaved(self) -> None:
@@ -116,6 +147,10 @@ def stored_deletions(file: JsonStateFile) -> dict[str, int]:
     """The content of the file: log offsets by the topics' names. Raises StateFileError."""
     nothing: dict[str, int] = {}
     return file.load(_parse, nothing)
+
+
+def _text(offsets: Mapping[str, int]) -> str:
+    return pretty({"deletedTopics": offsets})
 
 
 def _parse(content: bytes) -> dict[str, int]:

@@ -101,18 +101,40 @@ class Forgetting:
     often than progress is saved."""
 
     def __init__(
-        self, turns: Turns, deleted: DeletedTopics, sources: Iterable[Waits], marks: Marks
+        self,
+        turns: Turns,
+        deleted: DeletedTopics,
+        sources: Iterable[Waits],
+        marks: Marks,
+        *,
+        leads: bool = True,
     ) -> None:
+        """`leads`: no slave, which forgets nothing before `lead`."""
         self._deleted = deleted
         self._sources = tuple(sources)
         self._marks = marks
         self._round: Iterator[None] | None = None
         # The log offset that the last round has found.
         self._oldest = 0
+        self._leads = leads
         self._spread = Spread(turns, self._step)
+
+    def lead(self, *, anew: bool) -> None:
+        """See `Led`: the deletions of another master may lie above the end of the log."""
+        if anew:
+            self._deleted.lower_to(self._marks.written)
+        self._leads = True
+
+    def follow(self) -> None:
+        """See `Led`: the master knows what waits, and its deletions are copied."""
+        self._leads = False
+        self._round = None
+        self._oldest = 0
 
     def look(self) -> None:
         """Begin a round if a deletion is remembered. Call it now and then."""
+        if not self._leads:
+            return
         if self._round is None and len(self._deleted):
             self._round = self._steps()
         self._spread.go_on()

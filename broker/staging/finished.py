@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -147,6 +147,16 @@ class FinishedBatches:
             self.put_forgotten(query, last)
         elif last is not None:
             self.put(query, last)
+
+    def replace(self, queries: Mapping[str, LastBatch | Forgotten | None]) -> None:
+        """Take another broker's last batches in the place of all that are known."""
+        for query in [*self.queries, *self.forgotten]:
+            if queries.get(query) is None:
+                self._take_out(query)
+                self.changed[query] = None
+        for query, last in queries.items():
+            if self.get(query) != last:
+                self.load(query, last)
 
     def forget_old(self) -> bool:
         """Forget some that are done for long enough; whether there may be more."""

@@ -119,6 +119,22 @@ class StageFile:
             return 0
         return replay_from
 
+    def copy(self) -> bytes:
+        """The remembered batches as the table has them, for `read`."""
+        finished = self._finished
+        known: dict[str, Known] = {**finished.queries, **finished.forgotten}
+        return b"".join(self._table_text(self._oldest_offset(), known))
+
+    @staticmethod
+    def read(content: bytes) -> StageChanges:
+        """The content of a `copy`. Raises ValueError, KeyError, TypeError. Any thread."""
+        document = _parse(content)
+        return StageChanges(document.replay_from, document.queries)
+
+    def replace(self, copied: StageChanges) -> None:
+        """Remember what another broker does, and nothing else."""
+        self._finished.replace(copied.queries)
+
     def take_changes(self) -> StageChanges | None:
         """The changes to be saved now, if any: taken earlier, and durable by now."""
         if self._taken is None:
@@ -156,7 +172,7 @@ class StageFile:
         # Should this fail, the next save writes the table: lines of both generations lead there.
         self._starts_over = True
         self._generation += 1
-        text = self._table_text(changes.replay_from)
+        text = self._table_text(changes.replay_from, self._saved)
         self._file.save(text)
         if self._log.is_damaged:
             self._file.save(text)  # its backup
@@ -164,14 +180,14 @@ class StageFile:
         self._log.start_over()
         self._starts_over = False
 
-    def _table_text(self, replay_from: int) -> list[bytes]:
+    def _table_text(self, replay_from: int, queries: Mapping[str, Known]) -> list[bytes]:
         """The table, in pieces of which each is made at once."""
         pieces = [
             b'{\n\t"generation":%d,\n\t"replayFrom":%d,\n\t"queries":{'
             % (self._generation, replay_from)
         ]
         separator = b"\n"
-        for query, known in self._saved.items():
+        for query, known in queries.items():
             text = msgspec.json.encode(_values(known))
             pieces.append(b"%b\t\t%b:%b" % (separator, msgspec.json.encode(query), text))
             separator = b",\n"

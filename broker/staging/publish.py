@@ -188,6 +188,12 @@ class Publisher:
             self._timer.cancel()
             self._timer = None
 
+    def clear(self) -> None:
+        """Publish nothing more, and forget what was open: another broker publishes it."""
+        self.stop()
+        self._turns.clear()
+        self._chunk = None
+
     def add(self, intent: Intent) -> None:
         """Publish a batch. Does nothing before `start`, which adds all that are open."""
         if not self._running:

@@ -208,6 +208,15 @@ class StageTable:
         #: Memory of stages and open intents.
         self.bytes = 0
 
+    def clear(self) -> None:
+        """Know no stages and no intents: another broker writes the stage log from now on."""
+        self.stages.clear()
+        self.open.clear()
+        self._dropped.clear()
+        self._dropped_unseen.clear()
+        self._touched.clear()
+        self.staged_bytes = self.chunks = self.bytes = 0
+
     # --- changes, each one a record ---------------------------------------------------------
 
     def add_chunk(

@@ -48,8 +48,8 @@ _EXPIRE_S = 30.0
 
 
 class Staging:
-    """Staged batches of one broker. Reads the stage log when built, publishes from `start_tasks`
-    on."""
+    """Staged batches of one broker. Reads the stage log when built on a master, publishes between
+    `lead` and `follow`."""
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class Staging:
         them; the file is written in `pool`."""
         settings = appending.settings
         self._store = appending.store
+        self._role = appending.role
         self._build_state(appending, file, sums)
         self.saver: Saver[StageChanges] = Saver(loop, "staged batches", self.file, _SAVE_S, pool)
         self.answers = StageAnswers(intents, self.table, appending.stats, loop.time, turns)
@@ -112,10 +113,16 @@ class Staging:
         self.table = StageTable(settings.broker_name, finished)
         self._log = StageLog(store, self.table, appending.identity.store_host, clock_ms)
         #: The saved part of the table.
-        self.file = StageFile(
-            file, finished, lambda: self.table.oldest_offset(self._log.end), store.marks
-        )
-        self._log.replay(self.file.load(self._log.end))
+        self.file = StageFile(file, finished, self._oldest_offset, store.marks)
+        # From where in the stage log a start reads, as the master says; on a slave.
+        self._replay_from = self.file.load(self._log.end)
+        if not self._role.is_slave:
+            self._log.replay(self._replay_from)
+
+    def _oldest_offset(self) -> int:
+        if self._role.is_slave:
+            return self._replay_from
+        return self.table.oldest_offset(self._log.end)
 
     def waiting(self) -> StagedWaiting:
         """Where staged rows wait."""
@@ -126,21 +133,47 @@ class Staging:
         return self._requests.handlers()
 
     def start_tasks(self, scheduler: Scheduler) -> None:
-        """Begin to publish the open intents, and register the periodic tasks."""
-        self.publisher.start()
+        """Register the periodic tasks."""
         scheduler.every(_ANSWER_S, "waiting batches", self.answers.send_ready)
         scheduler.every(Saver.LOOK_S, "batches", self.saver.look)
         scheduler.every(_EXPIRE_S, "expired stages", self._expire)
+
+    def lead(self, *, anew: bool) -> None:
+        """See `Led`: the open intents are published."""
+        if anew:
+            self._log.replay(self._replay_from)
+        self.publisher.start()
+
+    def follow(self) -> None:
+        """See `Led`."""
+        self.publisher.clear()
+        self._replay_from = self.table.oldest_offset(self._log.end)
+        self.table.clear()
+
+    def copy(self) -> bytes:
+        """The finished batches and the beginning of the stage log that a start needs, for slaves,
+        which read it by `StageFile.read`."""
+        return self.file.copy()
+
+    def replace(self, copied: StageChanges) -> None:
+        """Take what the master remembers, when the log has what the master had by then. On a slave
+        only."""
+        self._replay_from = copied.replay_from
+        self.file.replace(copied)
 
     def close(self) -> None:
         """Publish nothing more."""
         self.publisher.stop()
 
     def _expire(self) -> None:
-        """Begin to give up silent stages, and to forget old finished batches: some in each turn."""
-        self._expiring.go_on()
+        """Begin to give up silent stages, and to forget old finished batches: some in each turn. A
+        slave leaves that to its master."""
+        if not self._role.is_slave:
+            self._expiring.go_on()
 
     def _expire_some(self) -> bool:
+        if self._role.is_slave:
+            return False
         try:
             return self._requests.expire_some()
         except StoreError as error:

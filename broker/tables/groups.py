@@ -3,7 +3,8 @@
 A group that is not configured is made when a consumer first names it, if automatic creation is on
 (and always for the system's own groups). Such a group is there at once: nobody waits for its save,
 because a full disk must not stop consumers, and a group that is lost in a crash is made again the
-same way. A configured group is there when it is on the disk.
+same way. A configured group is there when it is on the disk. A slave makes no group: it has those
+of its master.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from aerobee.broker.routing.role import Role
 from aerobee.broker.tables.config_table import ConfigTable
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.config.model import Settings
@@ -105,7 +107,10 @@ class GroupTable(ConfigTable[GroupConfig]):
         clock_ms: Callable[[], int],
         loop: asyncio.AbstractEventLoop,
         pool: Executor | None = None,
+        *,
+        role: Role | None = None,
     ) -> None:
+        """Without a `role` the broker keeps that of its settings."""
         super().__init__(
             file,
             key="subscriptionGroupTable",
@@ -116,6 +121,7 @@ class GroupTable(ConfigTable[GroupConfig]):
             pool=pool,
         )
         self._settings = settings
+        self._role = role or Role(settings)
         self._auto_create = settings.auto_create_group
 
     def get(self, name: str) -> GroupConfig | None:
@@ -167,6 +173,8 @@ class GroupTable(ConfigTable[GroupConfig]):
         )
 
     def _may_make(self, name: str) -> bool:
+        if self._role.is_slave:
+            return False
         return self._auto_create or name.startswith(SYSTEM_GROUP_PREFIX)
 
     def find(self, name: str) -> GroupConfig | None:

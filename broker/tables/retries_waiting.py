@@ -147,6 +147,10 @@ class RetriesWaiting:
             for level in self._levels.values():
                 level.counts.pop(topic, None)
 
+    def clear(self) -> None:
+        """Forget all counts: this broker is a slave now, and counts nothing."""
+        self._levels.clear()
+
     def close(self) -> None:
         """Read nothing more of the store."""
         for level in self._levels.values():

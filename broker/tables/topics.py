@@ -23,6 +23,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from aerobee.broker.routing.role import Role
 from aerobee.broker.tables.config_table import ConfigTable
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.config.model import Settings
@@ -64,8 +65,12 @@ class TopicTable(ConfigTable[TopicConfig]):
         clock_ms: Callable[[], int],
         loop: asyncio.AbstractEventLoop,
         pool: Executor | None = None,
+        *,
+        role: Role | None = None,
     ) -> None:
+        """Without a `role` the broker keeps that of its settings."""
         self._settings = settings
+        self._role = role or Role(settings)
         built_in = _built_in(settings)
         self._system = SYSTEM_TOPICS | {topic.name for topic in built_in}
         super().__init__(
@@ -169,8 +174,9 @@ class TopicTable(ConfigTable[TopicConfig]):
         self, name: str, queues: int, sys_flag: int = 0
     ) -> asyncio.Future[None] | None:
         """Begin to make a retry topic, or another of the broker's own, that anybody may read and
-        write; None when it is there. Raises `BadRequest` for a group whose name is too long."""
-        if self.get(name) is not None:
+        write; None when it is there, and on a slave, which has the topics of its master. Raises
+        `BadRequest` for a group whose name is too long."""
+        if self.get(name) is not None or self._role.is_slave:
             return None
         creation = self.under_way(name)
         if creation is None:

@@ -112,6 +112,7 @@ class CheckService:
         self._next_round = clock() + rules.interval_s
         self._crowded = False
         self._closed = False
+        self._is_paused = appending.role.is_slave
         # How many producers were asked, which chooses the next one of a group.
         self._turn = 0
         # Progress that waits for the durable mark: half queue, op queue, log offset.
@@ -122,9 +123,22 @@ class CheckService:
         """Ask nobody any more."""
         self._closed = True
 
+    def begin(self) -> None:
+        """Go on after a pause, or on a broker that was built as a slave: the next round comes an
+        interval from now."""
+        if self._is_paused:
+            self._is_paused = False
+            self._next_round = self._clock() + self._rules.interval_s
+
+    def pause(self) -> None:
+        """Ask nobody and save nothing until `begin`; a round that is under way ends here."""
+        self._is_paused = True
+        self._round = self._unsaved = None
+        self._crowded = False
+
     def tick(self) -> None:
         """Do what it is time for."""
-        if self._closed:
+        if self._closed or self._is_paused:
             return
         self.save_progress()
         if self._round is None and (self._clock() >= self._next_round or self._is_long):

@@ -231,6 +231,11 @@ class TransactionLog:
         record = self._store.reader.record_at(log_offset)
         return None if record is None else Half.read(record)
 
+    def clear(self) -> None:
+        """Forget what the queues hold, and what is owed to them: another broker writes them."""
+        self._table.clear()
+        self._owed.clear()
+
     def load(self, half_offset: int | None, op_offset: int | None) -> None:
         """Fill the table, from the progress of the half and the op queue on; None: from where they
         begin. What was delivered and not noted is owed then."""

@@ -67,6 +67,18 @@ class TransactionTable:
     def __contains__(self, offset: int) -> bool:
         return offset in self._pending
 
+    def clear(self) -> None:
+        """Know nothing, as when it was built."""
+        self._pending.clear()
+        self._passed.clear()
+        self._order.clear()
+        self._by_origin.clear()
+        self._by_fingerprint.clear()
+        self._decided.clear()
+        self._owed.clear()
+        self._ops.clear()
+        self._first_op = self._end = 0
+
     def begin(self, half_end: int, op_offset: int) -> None:
         """Set where the queues are, before anything is added."""
         self._end, self._first_op = half_end, op_offset

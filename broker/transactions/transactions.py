@@ -13,7 +13,7 @@ from aerobee.broker.background.scheduler import Scheduler
 from aerobee.broker.routing.router import Handler
 from aerobee.broker.second_step.second_step import HALF, SecondStep
 from aerobee.broker.second_step.waiting_sources import WaitingRecords
-from aerobee.broker.tables.offsets import NO_OFFSET, ConsumerOffsets
+from aerobee.broker.tables.offsets import NO_OFFSET
 from aerobee.broker.tables.tables import Tables
 from aerobee.broker.transactions.check_back import CheckCounts, CheckRules, CheckService
 from aerobee.broker.transactions.forms import QUEUE
@@ -45,7 +45,8 @@ _HOUR_MS = 3_600_000
 
 
 class Transactions:
-    """Reads the two queues when built; asks producers after `start_tasks`. Loop thread only."""
+    """Reads the two queues when built on a master; asks producers after `start_tasks`, but on a
+    slave. Loop thread only."""
 
     def __init__(
         self,
@@ -64,7 +65,10 @@ class Transactions:
         self._store = appending.store
         self._table = TransactionTable()
         self._log = TransactionLog(appending, self._table, second_step)
-        self._load(tables.offsets)
+        self._role = appending.role
+        self._offsets = tables.offsets
+        if not self._role.is_slave:
+            self._load()
         self._requests = TransactionRequests(
             appending,
             table=self._table,
@@ -85,9 +89,10 @@ class Transactions:
             access=access,
         )
 
-    def _load(self, offsets: ConsumerOffsets) -> None:
+    def _load(self) -> None:
         half, op = [
-            offsets.query(TRANSACTION_GROUP, name, QUEUE) for name in (HALF_TOPIC, OP_HALF_TOPIC)
+            self._offsets.query(TRANSACTION_GROUP, name, QUEUE)
+            for name in (HALF_TOPIC, OP_HALF_TOPIC)
         ]
         self._log.load(None if half == NO_OFFSET else half, None if op == NO_OFFSET else op)
         if len(self._table):
@@ -118,13 +123,24 @@ class Transactions:
         interval_s = self._settings.transaction_check_interval_ms / 1000
         scheduler.every(min(_TICK_S, interval_s), "transactions", self._checks.tick)
 
+    def lead(self, *, anew: bool) -> None:
+        """See `Led`."""
+        if anew:
+            self._load()
+        self._checks.begin()
+
+    def follow(self) -> None:
+        """See `Led`."""
+        self._checks.pause()
+        self._log.clear()
+
     def close(self) -> None:
         """Ask nobody any more."""
         self._checks.close()
 
     async def save_progress(self) -> None:
-        """Bring the progress to where it is now, after `close`."""
-        for _ in range(_SAVES):
+        """Bring the progress to where it is now, after `close`. A slave's is its master's."""
+        for _ in range(0 if self._role.is_slave else _SAVES):
             end = self._checks.save_progress()
             if end is None:
                 break

@@ -262,8 +262,7 @@ OTHERS: Final[Containers] = {
     },
     "one a delay level": {
         "broker/tables/retries_waiting.py": "RetriesWaiting._levels",
-        "broker/delay/delivery_progress.py": "DurableProgress._positions DurableProgress._saved "
-        "DurableProgress._stored",
+        "broker/delay/delivery_progress.py": "DurableProgress._positions DurableProgress._saved",
         "broker/delay/delay_service.py": "ScheduleMessageService._levels",
         "store/queues/delay_levels.py": "DelayLevels._delays_ms",
     },

@@ -239,8 +239,12 @@ class ConsumeQueue(QueueView):
 
     def recovered(self) -> None:
         """A recovery is done with the queue: numbering goes on at its end. Raises OSError."""
-        self.next_offset = self.max_offset
+        self.number_on()
         self._kept = None
+
+    def number_on(self) -> None:
+        """Numbering goes on at the end: all messages that the log has are in the queue."""
+        self.next_offset = self.max_offset
 
     # --- loading ----------------------------------------------------------------------------
 

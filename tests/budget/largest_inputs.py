@@ -30,6 +30,7 @@ from aerobee.protocol.filters.sql_filter import compile_sql
 from aerobee.protocol.filters.subscription import tag_subscription
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.frame import MAX_ANSWER_BYTES
+from aerobee.protocol.headers.log_ranges import MOST_PARTS, MOST_RANGE_BYTES
 from aerobee.protocol.headers.stages import (
     Run,
     StagePart,
@@ -703,6 +704,9 @@ BROKER: dict[int, Inputs] = {
         Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": TOPIC, "group": GROUP}
     ),
     Code.WAITING_MESSAGES: _asked(Code.WAITING_MESSAGES, {"topic": TOPIC}),
+    Code.LOG_RANGES: _asked(
+        Code.LOG_RANGES, {"start": "0", "end": str(MOST_RANGE_BYTES), "parts": str(MOST_PARTS)}
+    ),
     Code.STAGE_CAPABILITY: _plain(Code.STAGE_CAPABILITY),
     Code.STAGE_CHUNK: _chunks,
     Code.STAGE_INTENT: _intents,

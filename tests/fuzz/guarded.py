@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from aerobee.access.control import AccessControl, Looks, ReadBody, read_at_once
 from aerobee.access.errors import AccessDenied, AccountFileError
 from aerobee.access.files.account_files import AccountFiles, differences
 from aerobee.access.needs import BROKER_NEEDS, NAME_SERVER_NEEDS
+from aerobee.broker.routing.accounts import topic_of
 from aerobee.config.model import Settings
 from aerobee.nameserver.server import NameServer
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -213,7 +215,7 @@ class GuardedTarget(Target):
         assert core.access is not None
         assert names.access is not None
         self._services = (core.access, names.access)
-        broker = Doorman(BROKER_NEEDS, core._topic_at, others_open=False)
+        broker = Doorman(BROKER_NEEDS, partial(topic_of, core.store), others_open=False)
         name_server = Doorman(NAME_SERVER_NEEDS, lambda _offset: None, others_open=True)
         door, other = (
             Watch(service.control, doorman)

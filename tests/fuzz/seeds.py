@@ -247,6 +247,7 @@ BROKER_SEEDS: tuple[Seed, ...] = (
         {"topic": TOPIC, "group": GROUP, "clientAddr": ""},
     ),
     Seed(Code.WAITING_MESSAGES, {"topic": TOPIC}),
+    Seed(Code.LOG_RANGES, {"start": "0", "end": "4096", "parts": "8"}),
     Seed(Code.STAGE_CAPABILITY, {}),
     Seed(
         Code.STAGE_CHUNK,

@@ -208,7 +208,7 @@ async def _replayed(
     )
     try:
         broker.complete_tables()
-        broker.staging.publisher.start()
+        broker.staging.lead(anew=False)
         # No turn is ever over: the dispatch between two requests does not go by time.
         broker.turns.clock = lambda: 0.0
         shared = ConnectionSet(RemotingLimits(), "replayed", turns=broker.turns)

@@ -23,6 +23,7 @@ from tests.service.kit import wait_until
 
 #: A slave asks its master for these, at the port that routes name.
 SLAVES = {
+    Code.LOG_RANGES,
     *(Code.GET_ALL_TOPIC_CONFIG, Code.GET_ALL_CONSUMER_OFFSET, Code.GET_ALL_DELAY_OFFSET),
     Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
 }

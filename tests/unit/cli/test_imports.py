@@ -116,7 +116,7 @@ def test_a_command_imports_nothing_that_it_does_not_need(bound: Bound) -> None:
 @pytest.mark.parametrize(
     "bound",
     [
-        Bound("serve --dev", 600, OTHERS - {"tempfile"} | {"aerobee.client", "cProfile"}),
+        Bound("serve --dev", 620, OTHERS - {"tempfile"} | {"aerobee.client", "cProfile"}),
         Bound(
             "nameserver --port 0",
             345,

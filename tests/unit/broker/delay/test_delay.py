@@ -16,16 +16,22 @@ import pytest
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.delivery_progress import DelayProgress
+from aerobee.broker.routing.role import Role
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.config.model import Settings
 from aerobee.protocol.bodies.topics import TopicConfig
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.frames.command import make_request
+from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.protocol.hashing import tag_code
 from aerobee.protocol.message.properties import decode_properties
 from aerobee.protocol.message.record import StoreMessage, decode_record
 from aerobee.protocol.names import SCHEDULE_TOPIC
+from aerobee.remoting.connections.connection import Connection
 from aerobee.store.errors import StoreBroken, StoreNotWritable
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queues.queue_view import ENTRY, ENTRY_BYTES
+from aerobee.store.reading.delayed_messages import waiting_form
 from aerobee.store.segments.results import PutResult
 from tests.unit.broker.appending.appending_support import appending
 from tests.unit.broker.second_step.second_step_support import no_deletions, retries_of, second_step
@@ -103,6 +109,7 @@ class Bench:
         self.refusal: Exception | None = None
         self.topics = {"Orders": TopicConfig("Orders")}
         self.deleted = no_deletions()
+        self.role = Role(Settings.for_tests())
         self.open()
 
     def open(self) -> None:
@@ -126,13 +133,15 @@ class Bench:
                 stats=self.stats,
                 clock_ms=self.clock.now_ms,
                 appended=self.appended,
+                role=self.role,
             ),
             loop=cast(asyncio.AbstractEventLoop, self.loop),
             progress=self.progress,
             second_step=second_step(self.topics.get, self.deleted),
             retries=self.retries,
         )
-        self.delays.start()
+        if not self.role.is_slave:
+            self.delays.lead(anew=False)
 
     def _put(self, message: StoreMessage) -> PutResult:
         if self.refusal is not None and message.topic != SCHEDULE_TOPIC:
@@ -680,3 +689,109 @@ def test_turns_are_quiet_in_the_log(bench: Bench, caplog: pytest.LogCaptureFixtu
     bench.pass_ms(2000)
     assert len(bodies(bench.store)) == 50
     assert not [line for line in caplog.messages if "delay" in line]
+
+
+# --- on a slave, and after it ---------------------------------------------------------------
+
+
+def copy_of_wait(bench: Bench, body: bytes) -> None:
+    """A delayed message of level 1 comes as a slave gets it: as a record of the log."""
+    waiting = waiting_form(message(body, "Orders", 0, more={"DELAY": "1"}), 3)
+    assert waiting is not None
+    bench.store.log.put(waiting)
+    bench.store.dispatch()
+
+
+def test_a_slave_delivers_nothing_and_goes_on_as_a_master_where_its_master_was(
+    bench: Bench,
+) -> None:
+    bench.send(b"1", 1)
+    bench.pass_ms(1500)
+    bench.send(b"2", 1)
+    bench.role.become(slave=True)
+    bench.restart()
+    copy_of_wait(bench, b"3")
+    bench.pass_ms(10_000)
+    assert (bodies(bench.store), place(bench, 1)) == ([b"1"], 1)
+    # The master has delivered the second one, and the slave has got both records.
+    bench.store.log.put(message(b"2", "Orders", 0))
+    bench.store.dispatch()
+    bench.delays.replace({1: 2})
+    assert place(bench, 1) == 2
+    bench.pass_ms(10_000)
+    bench.role.become(slave=False)
+    bench.restart()
+    bench.pass_ms(100)
+    assert bodies(bench.store) == [b"1", b"2", b"3"]
+    bench.send(b"4", 1)
+    bench.pass_ms(1500)
+    assert bodies(bench.store) == [b"1", b"2", b"3", b"4"]
+
+
+def test_the_role_may_change_while_the_service_runs(bench: Bench) -> None:
+    bench.send(b"1", 1, topic="%RETRY%G")
+    bench.role.become(slave=True)
+    bench.delays.follow()
+    copy_of_wait(bench, b"2")
+    bench.pass_ms(10_000)
+    assert bodies(bench.store) == bodies(bench.store, "%RETRY%G") == []
+    bench.role.become(slave=False)
+    bench.delays.lead(anew=True)
+    while bench.retries.step():
+        pass
+    assert bench.retries.count("%RETRY%G") == 1
+    bench.pass_ms(100)
+    assert (bodies(bench.store, "%RETRY%G"), bodies(bench.store)) == ([b"1"], [b"2"])
+    assert bench.retries.count("%RETRY%G") == 0
+
+
+def test_a_place_that_the_copied_log_has_not_reached_is_corrected_when_it_counts(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.role.become(slave=True)
+    bench.restart()
+    bench.delays.replace({1: 5})
+    copy_of_wait(bench, b"1")
+    assert "corrected" not in caplog.text
+    bench.role.become(slave=False)
+    bench.delays.lead(anew=True)
+    assert "delay progress corrected delay_level=1 from=5 to=1" in caplog.text
+    bench.send(b"2", 1)
+    bench.pass_ms(1500)
+    assert bodies(bench.store) == [b"2"]
+
+
+def test_a_slave_s_progress_is_saved_as_its_master_says(bench: Bench) -> None:
+    bench.role.become(slave=True)
+    bench.restart()
+    bench.delays.replace({1: 5, 3: 7})
+    bench.close()
+    assert DelayProgress(bench.file(), lambda: 0).table() == {1: 5, 3: 7}
+    bench.open()
+    assert place(bench, 3) == 7
+
+
+def test_a_master_s_places_are_read_as_it_tells_them(bench: Bench) -> None:
+    bench.send(b"1", 1)
+    bench.send(b"2", 3)
+    bench.pass_ms(1500)
+    [told] = bench.delays.handlers().values()
+    answer = told(cast("Connection", None), make_request(RequestCode.GET_ALL_DELAY_OFFSET, {}))
+    [command] = FrameDecoder().feed(cast("bytes", answer))
+    assert DelayProgress.read(command.body) == {1: 1, 3: 0}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        b'{"offsetTable":{"0":1}}',
+        b'{"offsetTable":{1:-1}}',
+        b'{"offsetTable":7}',
+        b'{"offsetTable":{%s}}' % b",".join(b"%d:1" % n for n in range(1, 1002)),
+    ],
+)
+def test_places_that_no_master_has_are_refused(content: bytes) -> None:
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        DelayProgress.read(content)

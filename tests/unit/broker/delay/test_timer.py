@@ -14,7 +14,9 @@ from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.delivery_progress import TimerProgress
 from aerobee.broker.delay.timer import TimerService
+from aerobee.broker.routing.role import Role
 from aerobee.broker.tables.files.state_file import JsonStateFile
+from aerobee.config.model import Settings
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
@@ -61,6 +63,7 @@ class Bench:
         self.refusal: Exception | None = None
         self.topics = {"Orders": TopicConfig("Orders")}
         self.deleted = no_deletions()
+        self.role = Role(Settings.for_tests())
         self.open()
 
     def open(self) -> None:
@@ -85,13 +88,15 @@ class Bench:
                 stats=self.stats,
                 clock_ms=self.clock.now_ms,
                 appended=self.appended,
+                role=self.role,
             ),
             loop=cast(asyncio.AbstractEventLoop, self.loop),
             progress=self.progress,
             delays=cast("ScheduleMessageService", self.store.log),
             second_step=second_step(self.topics.get, self.deleted),
         )
-        self.timer.start()
+        if not self.role.is_slave:
+            self.timer.lead(anew=False)
 
     def _put(self, message: StoreMessage) -> PutResult:
         if self.refusal is not None and message.topic != TIMER_TOPIC:
@@ -359,8 +364,7 @@ def test_the_progress_is_never_ahead_of_what_is_durable(bench: Bench) -> None:
     assert bodies(bench.store) == [b"x"]
     assert bench.progress.take_changes() is None
     bench.save()
-    assert bench.progress.stored is None
-    stored = TimerProgress(bench.file(), lambda: 0).stored
+    stored = TimerProgress(bench.file(), lambda: 0).known
     assert stored == bench.progress.done
 
 
@@ -673,3 +677,57 @@ def test_an_hour_takes_so_many_recalls(bench: Bench) -> None:
     with pytest.raises(BadRequest, match="timer_recalls") as refused:
         bench.recall(b"3", deliver_ms)
     assert refused.value.code == ResponseCode.SYSTEM_BUSY
+
+
+# --- on a slave, and after it ---------------------------------------------------------------
+
+
+def test_a_slave_delivers_nothing_and_goes_on_as_a_master_where_its_master_was(
+    bench: Bench,
+) -> None:
+    bench.send(b"1", 1000)
+    bench.send(b"2", 5000)
+    bench.pass_ms(2000)
+    copied = bench.timer.copy()
+    bench.role.become(slave=True)
+    bench.restart()
+    bench.timer.replace(TimerProgress.read(copied))
+    bench.pass_ms(10_000)
+    assert bodies(bench.store) == [b"1"]
+    assert bench.timer.pending()
+    bench.role.become(slave=False)
+    bench.restart()
+    bench.pass_ms(100)
+    assert bodies(bench.store) == [b"1", b"2"]
+
+
+def test_a_slave_without_progress_begins_as_a_master_at_the_first_that_waits(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.send(b"1", 1000)
+    waiting = read_all(bench.store, TIMER_TOPIC, bucket_of(bench.clock.now_ms() + 1000))
+    bench.role.become(slave=True)
+    bench.close()
+    bench.file().path.unlink(missing_ok=True)
+    bench.file().backup.unlink(missing_ok=True)
+    bench.open()
+    assert (len(waiting), bench.progress.known) == (1, None)
+    bench.pass_ms(3 * HOUR_MS)
+    bench.role.become(slave=False)
+    bench.timer.lead(anew=True)
+    bench.pass_ms(1000)
+    assert bodies(bench.store) == [b"1"]
+    assert "no progress of the timer is known" in caplog.text
+
+
+def test_the_role_may_change_while_the_timer_runs(bench: Bench) -> None:
+    bench.send(b"1", 1000)
+    bench.role.become(slave=True)
+    bench.timer.follow()
+    bench.pass_ms(10_000)
+    assert bodies(bench.store) == []
+    bench.role.become(slave=False)
+    bench.timer.lead(anew=True)
+    bench.send(b"2", 1000)
+    bench.pass_ms(2000)
+    assert bodies(bench.store) == [b"1", b"2"]

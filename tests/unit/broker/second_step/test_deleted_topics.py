@@ -148,3 +148,33 @@ def test_a_table_at_its_limit_is_read_again(tmp_path: Path) -> None:
         table.add(f"{number:05d}".ljust(127, "x"), number)
     saved(table)
     assert len(DeletedTopics(file_of(tmp_path), END)) == deleted_topics.MOST_DELETIONS
+
+
+def test_a_slave_has_its_master_s_deletions_and_lowers_them_as_a_master(tmp_path: Path) -> None:
+    master = DeletedTopics(file_of(tmp_path), 0)
+    master.add("T", 900)
+    master.add("U", 100)
+    slave = DeletedTopics(file_of(tmp_path / "slave"), None)
+    slave.add("V", 1)
+    slave.take_changes()
+    slave.replace(DeletedTopics.read(master.copy()))
+    assert (slave.offset_of("T"), slave.offset_of("V")) == (900, None)
+    assert slave.take_changes() is not None
+    slave.save()
+    again = DeletedTopics(file_of(tmp_path / "slave"), None)
+    assert again.offset_of("T") == 900
+    again.lower_to(500)
+    assert DeletedTopics(file_of(tmp_path / "slave"), None).offset_of("T") == 500
+
+
+def test_a_slave_forgets_no_deletion_by_itself(tmp_path: Path) -> None:
+    table = DeletedTopics(file_of(tmp_path), None)
+    table.add("T", 800)
+    forgetting = Forgetting(Endless(), table, [Places()], marks_at(1_000), leads=False)
+    for _ in range(3):
+        forgetting.look()
+    assert table.offset_of("T") == 800
+    forgetting.lead(anew=True)
+    for _ in range(2):
+        forgetting.look()
+    assert table.offset_of("T") is None

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from aerobee.broker.broker_stats import BrokerStats
-from aerobee.broker.core import _patience_s
+from aerobee.broker.routing.patience import patience_s
 from aerobee.broker.routing.router import Router
 from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -43,7 +43,7 @@ def served(waited_s: float, code: int = RequestCode.SEND_MESSAGE_V2, **changes: 
         on_closed=lambda _connection: None,
         turns=Turns(clock),
         max_request_bytes=settings.max_request_bytes,
-        patience_s=_patience_s(settings),
+        patience_s=patience_s(settings),
     )
     connection = Waiting(clock.now - waited_s if waited_s else 0.0)
     answer = router.serve(cast("Connection", connection), make_request(code))

@@ -14,6 +14,7 @@ from aerobee.broker.appending.appending import Appending
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.delivery_progress import DelayProgress
+from aerobee.broker.routing.role import Role
 from aerobee.broker.staging.staging import Staging
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.topics import TopicTable
@@ -103,6 +104,7 @@ class Desk:
         delays: bool = False,
         control: AccessControl | None = None,
         sets_aside: bool = False,
+        role: Role | None = None,
         **changes: object,
     ) -> None:
         values: dict[str, object] = {
@@ -112,6 +114,7 @@ class Desk:
         }
         settings = small_settings(path, **(values | changes))
         self.path = path
+        self.role = role or Role(Settings.for_tests())
         self.now_ms = NOW_MS
         self.loop = Loop()
         self.turns = Turns()
@@ -152,7 +155,12 @@ class Desk:
 
     def _appending(self, settings: Settings, stats: BrokerStats) -> Appending:
         return appending(
-            self.store, settings, stats=stats, clock_ms=lambda: self.now_ms, appended=lambda: None
+            self.store,
+            settings,
+            stats=stats,
+            clock_ms=lambda: self.now_ms,
+            appended=lambda: None,
+            role=self.role,
         )
 
     def _delays(self, settings: Settings) -> ScheduleMessageService:
@@ -166,7 +174,7 @@ class Desk:
         )
 
     def start(self) -> Desk:
-        self.staging.publisher.start()
+        self.staging.lead(anew=False)
         return self
 
     def call(self, code: int, ext: dict[str, str], body: bytes = b"") -> Command | None:

@@ -12,11 +12,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from aerobee.broker.routing.role import Role
 from aerobee.broker.staging import publish as stage_publish
 from aerobee.broker.staging import stage_table as table
 from aerobee.broker.staging.answers import StageAnswers
 from aerobee.broker.staging.finished import LastBatch
+from aerobee.broker.staging.finished_batches import StageChanges, StageFile
 from aerobee.broker.staging.stage_table import Decision
+from aerobee.config.model import Settings
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
@@ -703,3 +706,51 @@ def test_what_is_saved_of_a_large_batch_is_no_text_yet(desk: Desk) -> None:
     assert isinstance(known, LastBatch)
     assert known is desk.staging.table.finished.queries[KEY[0]]
     assert len(known.others) == 20
+
+
+def test_a_slave_publishes_nothing_and_a_master_after_it_goes_on(desk: Desk) -> None:
+    done, given = rows("d", 3), rows("a", 10)
+    desk.intent(KEY, [desk.stage(KEY, 0, done)])
+    desk.settle()
+    desk.save()
+    key = (KEY[0], KEY[1] + 1)
+    desk.intent(key, [desk.stage(key, 0, given)])
+    desk.sync()
+    copied = StageFile.read(desk.staging.copy())
+    desk.close()
+    slave = Desk(desk.path, role=Role(Settings.for_tests(broker_role="SLAVE")))
+    slave.settle()
+    assert (slave.bodies(), slave.staging.table.chunks) == (texts(done), 0)
+    slave.staging.replace(copied)
+    slave.save()
+    slave.role.become(slave=False)
+    slave.staging.lead(anew=True)
+    slave.settle()
+    assert slave.bodies() == texts([*done, *given])
+    assert slave.state(key) == slave.state(KEY) == "done"
+    slave.role.become(slave=True)
+    slave.staging.follow()
+    assert slave.staging.table.bytes == 0
+    slave.close()
+    again = Desk(desk.path).start()
+    again.settle()
+    assert again.bodies() == texts([*done, *given])
+    again.close()
+
+
+def test_a_slave_remembers_what_its_master_does(desk: Desk, tmp_path: Path) -> None:
+    for number in range(3):
+        key = (f"query{number}", 1)
+        desk.intent(key, [desk.stage(key, 0, rows("a", 2))])
+    desk.settle()
+    copied = StageFile.read(desk.staging.copy())
+    slave = Desk(tmp_path / "slave", role=Role(Settings.for_tests(broker_role="SLAVE")))
+    slave.staging.replace(copied)
+    slave.save()
+    slave.close()
+    again = Desk(tmp_path / "slave", role=Role(Settings.for_tests(broker_role="SLAVE")))
+    assert [again.staging.table.state((f"query{n}", 1)) for n in range(3)] == ["done"] * 3
+    few = {name: last for name, last in copied.queries.items() if name != "query1"}
+    again.staging.replace(StageChanges(copied.replay_from, few))
+    assert again.staging.table.state(("query1", 1)) == "none"
+    again.close()

@@ -18,11 +18,13 @@ from aerobee.access.files.account_file import parse_account_file
 from aerobee.access.needs import BROKER_NEEDS
 from aerobee.broker.appending.answers import _LOOK, MAX_DECISIONS, Answers
 from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.routing.role import Role
 from aerobee.broker.tables.clients import Heartbeat
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.offsets import Admission, ConsumerOffsets
 from aerobee.broker.transactions import check_back as checks
 from aerobee.broker.transactions.transactions import Transactions
+from aerobee.config.model import Settings
 from aerobee.protocol.bodies.clients import HeartbeatData
 from aerobee.protocol.bodies.routes import PERM_READ_WRITE
 from aerobee.protocol.bodies.topics import TopicConfig
@@ -100,6 +102,7 @@ class Bench:
         self.refused: Callable[[StoreMessage], bool] = lambda _: False
         self.access: AccessControl | None = None
         self.deleted = no_deletions()
+        self.role = Role(Settings.for_tests())
         self.open()
 
     def open(self) -> None:
@@ -127,6 +130,7 @@ class Bench:
                 stats=self.stats,
                 clock_ms=self.clock.now_ms,
                 appended=self.store.dispatch,
+                role=self.role,
             ),
             SimpleNamespace(topics=self.topics, clients=self.clients, offsets=self.offsets),
             loop=cast("Any", self.time),
@@ -1092,3 +1096,40 @@ def test_one_of_which_nothing_is_known_any_more_is_refused(bench: Bench) -> None
     bench.restart()
     assert "not remembered; nothing was delivered" in bench.refusal(place, COMMIT)
     assert bench.delivered() == []
+
+
+# --- on a slave, and after it ---------------------------------------------------------------
+
+
+def test_a_slave_asks_nobody_and_a_master_after_it_knows_what_is_undecided(bench: Bench) -> None:
+    first, second = bench.prepare(b"1", "U1"), bench.prepare(b"2", "U2")
+    bench.role.become(slave=True)
+    bench.restart()
+    producer = bench.join()
+    written = bench.store.written
+    bench.round()
+    bench.round()
+    assert (bench.transactions.pending, producer.asked(), bench.store.written) == (0, [], written)
+    bench.role.become(slave=False)
+    bench.transactions.lead(anew=True)
+    assert bench.transactions.pending == 2
+    assert bench.end(first, COMMIT) is not None
+    assert bench.delivered() == [b"1"]
+    bench.role.become(slave=True)
+    bench.transactions.follow()
+    assert bench.transactions.pending == 0
+    bench.role.become(slave=False)
+    bench.restart()
+    assert bench.transactions.pending == 1
+    assert bench.end(second, COMMIT) is not None
+    assert bench.delivered() == [b"1", b"2"]
+
+
+async def test_a_slave_saves_no_progress_at_its_end(bench: Bench) -> None:
+    place = bench.prepare(b"1", "U1")
+    bench.end(place, COMMIT)
+    bench.role.become(slave=True)
+    bench.transactions.follow()
+    bench.transactions.close()
+    await bench.transactions.save_progress()
+    assert bench.progress == (-1, -1)

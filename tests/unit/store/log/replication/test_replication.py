@@ -72,6 +72,21 @@ def test_a_connection_that_ends_within_a_record_loses_nothing(pair: Pair) -> Non
     same(pair)
 
 
+def test_a_log_without_a_whole_record_goes_on_at_1_again(pair: Pair) -> None:
+    put(pair, 3)
+    for restart in (False, True, False):
+        pair.connect(1)
+        assert pair.pump(most=50)
+        assert (pair.slave.written, pair.appender.is_empty) == (0, False)
+        if restart:
+            pair.disconnect()
+            assert pair.slave.close()
+            pair.open_slave()
+    pair.connect(1)
+    pair.drain()
+    same(pair)
+
+
 def test_a_slave_goes_on_after_a_restart(pair: Pair) -> None:
     put(pair, 20)
     pair.connect()

@@ -31,9 +31,11 @@ def users_of(name: str) -> set[str]:
 
 def test_one_place_knows_how_to_step_behind_a_damaged_record() -> None:
     assert users_of("Resynchroniser") == {"log/scan/log_scanner.py", "log/scan/incoming.py"}
-    # A record's magic is looked for there, and by who asks whose a file is, or if it is empty.
+    # A record's magic is looked for there, and by who asks whose a file is, or if it is empty,
+    # or which record holds a byte.
     assert users_of("magics") == {
-        "log/scan/resynchronise.py", "inspect/segment_owners.py", "at_rest/repair/steps.py"
+        "log/scan/resynchronise.py", "inspect/segment_owners.py", "at_rest/repair/steps.py",
+        "log/replication/log_ranges.py",
     }  # fmt: skip
     assert users_of("claimed_sizes") == {"log/scan/resynchronise.py", "recovery/cross_check.py"}
     assert users_of("MESSAGE_MAGIC") == {
