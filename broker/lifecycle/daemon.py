@@ -327,7 +327,9 @@ class Daemon:
             ),
         )
         self._supervision.end_recovery()
-        store.log.make_ahead()
+        if self.settings.broker_role != "SLAVE" or store.log.segments.segments:
+            # The log of an empty slave begins where its master's does, which nobody knows yet.
+            store.log.make_ahead()
         return store
 
     def _build_core(
@@ -398,7 +400,14 @@ class Daemon:
         # The import brings modules that no master needs.
         from aerobee.broker.cluster.replication.finding import MasterFinder
 
-        finder = MasterFinder(self.registrar.master, self.store)
+        finder = MasterFinder(
+            self.settings,
+            self.registrar.master,
+            self.store,
+            (self.addresses.broker, self.addresses.vip),
+            tls=self._outgoing,
+            credentials=self._credentials,
+        )
         self.core.follow(finder, self._outgoing)
 
     async def _close_client_ports(self) -> None:

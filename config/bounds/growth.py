@@ -244,7 +244,7 @@ BOUNDED: Final[Containers] = {
 
 OTHERS: Final[Containers] = {
     "a few slaves, by constants of ha_port.py": {
-        "broker/cluster/replication/block_reader.py": "BlockReader._head",
+        "broker/cluster/replication/master_link.py": "MasterLink.refusals",
         "broker/cluster/replication/ha_port.py": "HaPort._refused HaPort.refusals HaPort.slaves",
         "store/log/replication/feed.py": "Feed.followers",
     },

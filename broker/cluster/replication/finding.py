@@ -1,21 +1,82 @@
-"""Finds the master of a slave, and where its log goes on there."""
+"""Finds the master of a slave, compares both logs, and says where the slave goes on there.
+
+The name servers, or haMasterAddress, say where the master is. The comparison asks it over its port
+for clients, on a connection of its own that is closed afterwards: it is made anew each time the
+slave connects, which is seldom.
+"""
 
 from __future__ import annotations
 
-from aerobee.broker.cluster.registration.master_address import MasterAddress, split_address
-from aerobee.broker.cluster.replication.master_link import Asked, Refused
+import ssl
+from typing import TYPE_CHECKING
+
+from aerobee.broker.cluster.comparison.comparing import RefusalKind, Refused, compare
+from aerobee.broker.cluster.comparison.master_requests import MasterUnreachable, RemoteMaster
+from aerobee.broker.cluster.registration.master_address import (
+    MasterAddress,
+    is_own_address,
+    split_address,
+)
+from aerobee.broker.cluster.replication.master_link import Target
+from aerobee.config.model import Settings
+from aerobee.remoting.calling.caller import Caller, caller_set
+from aerobee.remoting.errors import RemotingError
 from aerobee.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from aerobee.access.files.credentials import Credentials
+
+_CONNECT_S = 3.0
+_ANSWER_S = 5.0
 
 
 class MasterFinder:
-    """What a `MasterLink` asks before it connects."""
+    """Asked by a `MasterLink` each time before it connects."""
 
-    def __init__(self, master: MasterAddress, store: MessageStore) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        master: MasterAddress,
+        store: MessageStore,
+        own: tuple[str, ...],
+        *,
+        tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """`own` are this broker's addresses as others get them. `tls` encrypts the connection,
+        `credentials` sign the requests."""
+        self._settings = settings
         self._master = master
         self._store = store
+        self._own = own
+        self._tls = tls
+        self._credentials = credentials
+        self._shared = caller_set(name="comparison")
 
-    async def __call__(self) -> Asked | Refused | None:
-        """The address of the master's HA port and where to go on; None while it is not known."""
-        if self._master.ha is None:
+    async def __call__(self) -> Target | Refused | None:
+        """The master's HA port and where to go on; None while no master is known. Raises
+        MasterUnreachable."""
+        remoting, ha = self._master.remoting, self._master.ha
+        if remoting is None or ha is None:
             return None
-        return Asked(split_address(self._master.ha), self._store.written or 1)
+        if is_own_address(remoting, self._own, self._settings.listen_host):
+            return Refused(
+                RefusalKind.ITSELF,
+                f"{remoting} is this broker itself: ha_master_address (haMasterAddress), or the "
+                "name server's entry for broker id 0, has to name its master",
+            )
+        try:
+            host, port = split_address(remoting)
+            caller = await Caller.connect(
+                host, port, _CONNECT_S, shared=self._shared, tls=self._tls
+            )
+        except RemotingError as error:
+            raise MasterUnreachable(str(error)) from error
+        try:
+            master = RemoteMaster(caller, _ANSWER_S, self._credentials)
+            asked = await compare(master, self._store, self._settings, frozenset(self._own))
+        finally:
+            caller.close()
+        if isinstance(asked, Refused):
+            return asked
+        return Target(split_address(ha), asked.log_offset)

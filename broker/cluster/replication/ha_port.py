@@ -17,6 +17,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
 from aerobee.broker.cluster.replication.slave_connection import SlaveConnection
@@ -78,6 +79,8 @@ class HaPort:
         self._listening = Listening("slaves", self.stats, _PAUSE_S)
         self._arrivals: Arrivals | None = None
         self._block_bytes = settings.ha_transfer_batch_bytes
+        # Not the loop's own threads: a slave that does not read may keep one for long.
+        self._workers = ThreadPoolExecutor(MOST_SLAVES, thread_name_prefix="aerobee-slave")
         #: The slaves that are connected.
         self.slaves: set[SlaveConnection] = set()
         self._refused: dict[str, _Refused] = {}
@@ -101,6 +104,7 @@ class HaPort:
             await self._arrivals.close()
         for slave in list(self.slaves):
             slave.close("this broker stops")
+        self._workers.shutdown(wait=False)
         self._sums.close()
 
     @property
@@ -153,7 +157,13 @@ class HaPort:
 
     def _serve(self, wire: Wire, peer: tuple[str, int]) -> None:
         slave = SlaveConnection(
-            self._loop, wire, peer, self._feed.admit(), self, block_bytes=self._block_bytes
+            self._loop,
+            wire,
+            peer,
+            self._feed.admit(),
+            self,
+            block_bytes=self._block_bytes,
+            workers=self._workers,
         )
         self.slaves.add(slave)
         self.stats.open += 1

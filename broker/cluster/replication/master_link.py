@@ -3,7 +3,7 @@
 | step    | what happens                                                                          |
 |---------|---------------------------------------------------------------------------------------|
 | finding | the address comes from haMasterAddress, or from the name server's answers             |
-| asking  | the logs are compared (`comparing.py`); what differs is refused, with what to do      |
+| asking  | the logs are compared (`comparison/`); what differs is refused, with what to do       |
 | taking  | blocks are taken and reported (`block_reader.py`), until the connection ends          |
 
 A refusal stays until a person has done something, so it is looked at again only now and then; a
@@ -18,9 +18,12 @@ import asyncio
 import enum
 import logging
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeAlias
 
+from aerobee.broker.cluster.comparison.comparing import Refused
+from aerobee.broker.cluster.comparison.master_requests import MasterUnreachable
 from aerobee.broker.cluster.replication.block_reader import BlockReader, Follows
 from aerobee.config.model import Settings
 from aerobee.remoting.errors import connect_failure
@@ -30,9 +33,11 @@ from aerobee.store.log.replication.appender import Appender
 log = logging.getLogger("aerobee.broker.replication")
 
 _CONNECT_S = 5.0
-# Between two tries: after a lost connection, when nobody answers, and after a refusal.
+# Between two tries: after a lost connection, when nobody answers, and after a refusal, which a
+# person has to do something about.
 _AT_ONCE_S = 0.1
-_FAILED_S = 5.0
+_FAILED_S = 1.0
+_REFUSED_S = 5.0
 _LOOK_S = 0.2
 
 
@@ -45,21 +50,15 @@ class Step(enum.Enum):
     REFUSED = "refused"
 
 
-class Asked(NamedTuple):
-    """The logs go together: the slave asks the master at `address` from `log_offset` on."""
+class Target(NamedTuple):
+    """The HA port of the master, and the log offset to ask it for."""
 
     address: tuple[str, int]
     log_offset: int
 
 
-class Refused(NamedTuple):
-    """The logs do not go together, or nobody can say: why, and what to do."""
-
-    text: str
-
-
-#: Finds the master and compares the logs; None while no master is known.
-Ask: TypeAlias = Callable[[], Awaitable[Asked | Refused | None]]
+#: Finds the master and compares the logs; None while no master is known. Raises MasterUnreachable.
+Ask: TypeAlias = Callable[[], Awaitable[Target | Refused | None]]
 
 
 class MasterLink:
@@ -90,6 +89,8 @@ class MasterLink:
         #: Why nothing is taken now; None while something is.
         self.problem: str | None = "the master is not known yet"
         self.connections = 0
+        #: How often the master was not followed, by the reason.
+        self.refusals: Counter[str] = Counter()
         self.received_bytes = 0
 
     def start(self) -> None:
@@ -119,15 +120,20 @@ class MasterLink:
     async def _follow(self) -> float:
         """Follow until that ends; the pause before the next time, in seconds."""
         self.step = Step.FINDING if self.step is not Step.REFUSED else self.step
-        asked = await self._ask()
+        try:
+            asked = await self._ask()
+        except MasterUnreachable as error:
+            self._note(f"the master cannot be compared with: {error}")
+            return _FAILED_S
         if asked is None:
             self.step = Step.FINDING
             self._note("the master is not known yet: the name servers know none of this name")
             return 1.0
         if isinstance(asked, Refused):
             self.step = Step.REFUSED
+            self.refusals[asked.kind.value] += 1
             self._note(asked.text)
-            return _FAILED_S
+            return _REFUSED_S
         if not self._appender.may_ask:
             return _LOOK_S
         self.step = Step.ASKING
@@ -148,7 +154,7 @@ class MasterLink:
             return _FAILED_S
         return await self._take(reader, asked)
 
-    async def _take(self, reader: BlockReader, asked: Asked) -> float:
+    async def _take(self, reader: BlockReader, asked: Target) -> float:
         self._reader, self.step, self.problem = reader, Step.TAKING, None
         self.master = address_text(asked.address)
         self.connections += 1

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+from concurrent.futures import Executor
 from typing import Protocol
 
 from aerobee.broker.cluster.replication.wires import Block, Wire
@@ -69,13 +70,16 @@ class SlaveConnection:
         port: Port,
         *,
         block_bytes: int,
+        workers: Executor,
     ) -> None:
+        """`workers` send what may have to come from the disk, a thread for each slave."""
         self._loop = loop
         self._wire = wire
         self.peer = peer
         self.follower = follower
         self._port = port
         self._block_bytes = block_bytes
+        self._workers = workers
         self._reports = ReportDecoder()
         self._block: Block | None = None
         # Up to there a worker has brought the log into memory.
@@ -177,7 +181,9 @@ class SlaveConnection:
             self._warm_to = piece.log_offset + piece.size
         self.worker_bytes += piece.size
         self.state = State.COLD
-        work = self._loop.run_in_executor(None, self._wire.send_cold, piece, self._block_bytes)
+        work = self._loop.run_in_executor(
+            self._workers, self._wire.send_cold, piece, self._block_bytes
+        )
         work.add_done_callback(self._handed_back)
 
     def _handed_back(self, work: asyncio.Future[None]) -> None:

@@ -166,7 +166,7 @@ class Appender:
         made. Raises StoreError when there is no room for it."""
         last = self._segments.last
         if last is not None and last.end <= self._landed:
-            # Of the segment before nothing more comes: its end is a record's.
+            # Nothing more comes for the segment before: it ends with a record.
             while self.check():
                 pass
         segment = self._log.segment_for_copy(self._landed)

@@ -253,11 +253,13 @@ async def test_the_role_changes_while_the_broker_runs(tmp_path: Path) -> None:
 
 
 async def test_a_slave_serves_what_its_master_stores_and_takes_its_place(tmp_path: Path) -> None:
-    ha_port = free_port()
+    # The slave takes the port below for its master's port for clients, as with RocketMQ.
+    ha_port = free_port() + 1
     follows = {"ha_master_address": f"127.0.0.1:{ha_port}", "ha_listen_port": free_port()}
     await filled(tmp_path / "master")
     async with AsyncExitStack() as slaves:
-        at_master = {"broker_role": "SYNC_MASTER", "ha_listen_port": ha_port}
+        ports = {"listen_port": ha_port - 1, "ha_listen_port": ha_port}
+        at_master = {"broker_role": "SYNC_MASTER", **ports}
         async with serving(tmp_path / "master", **at_master) as (master, wire):
             following = serving(tmp_path / "slave", **SLAVE, **follows)
             slave, from_slave = await slaves.enter_async_context(following)

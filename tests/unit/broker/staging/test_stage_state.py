@@ -535,7 +535,7 @@ def test_intents_that_were_answered_late_are_not_kept_until_the_disk_moves(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that hangs: each driver asks again and again, and each time is over."""
-    hanging = SimpleNamespace(durable=0, kept=0)
+    hanging = SimpleNamespace(durable=0, kept=0, kept_here=0, lacks_slaves=False)
     monkeypatch.setattr(desk.answers.intents, "_marks", hanging)
     part = desk.stage(KEY, 0, rows("a", 5))
     for _ in range(50):

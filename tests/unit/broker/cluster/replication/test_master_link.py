@@ -1,4 +1,4 @@
-"""A slave follows its master, over real sockets; masters that are none do no harm."""
+"""A slave follows its master, over real sockets; a false master does no harm."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from aerobee.broker.cluster.comparison.comparing import RefusalKind, Refused
 from aerobee.broker.cluster.replication import master_link
-from aerobee.broker.cluster.replication.master_link import Asked, MasterLink, Refused, Step
+from aerobee.broker.cluster.replication.master_link import MasterLink, Step, Target
 from aerobee.protocol.replication import encode_head
 from aerobee.store.message_store import MessageStore
 from tests.unit.broker.cluster.replication.joined import log_of, master_at
@@ -31,15 +32,15 @@ class Slave:
         values: dict[str, object] = {"broker_role": "SLAVE", "broker_id": 1, **changes}
         self.settings = small_settings(path / "slave", **values)
         self.store = MessageStore.open(self.settings)
-        self.answer: Asked | Refused | None = None
+        self.answer: Target | Refused | None = None
         self.port = port
         self.dispatches = 0
         loop = asyncio.get_running_loop()
         self.appender = self.store.make_appender()
         self.link = MasterLink(self.settings, loop, self.appender, self, ask=self.ask)
 
-    async def ask(self) -> Asked | Refused | None:
-        return self.answer or Asked(("127.0.0.1", self.port), self.store.marks.written or 1)
+    async def ask(self) -> Target | Refused | None:
+        return self.answer or Target(("127.0.0.1", self.port), self.store.marks.written or 1)
 
     def appended(self) -> None:
         self.dispatches += 1
@@ -175,9 +176,9 @@ async def test_the_same_damage_twice_is_passed_over(tmp_path: Path) -> None:
 async def test_a_refusal_stands_until_it_is_lifted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(master_link, "_FAILED_S", 0.005)
+    monkeypatch.setattr(master_link, "_REFUSED_S", 0.005)
     async with master_at(tmp_path) as master, slave_of(tmp_path, master.port.port) as slave:
-        slave.answer = Refused("another cluster: 'a' here, 'b' there")
+        slave.answer = Refused(RefusalKind.CLUSTER, "another cluster: 'a' here, 'b' there")
         for one in list(master.port.slaves):
             one.close("a test")
         await until(lambda: slave.link.step is Step.REFUSED)
