@@ -128,10 +128,7 @@ def load(
 ) -> Sent:
     """Send `count` messages from an IPv4 and an IPv6 address, and wait for all answers."""
     sent = Sent()
-    with (
-        Wire(f"127.0.0.1:{broker.port}", 60) as four,
-        Wire(f"[::1]:{broker.port}", 60) as six,
-    ):
+    with Wire(f"127.0.0.1:{broker.port}", 60) as four, Wire(f"[::1]:{broker.port}", 60) as six:
         connections = [_Connection(wire, topic, queues, sent) for wire in (four, six)]
         numbers = iter(range(count))
         for number in numbers:

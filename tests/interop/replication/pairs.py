@@ -30,9 +30,7 @@ class Kinds(NamedTuple):
 
 
 OURS, JAVA, JAVA_5 = "ours", "java", "java5"
-PAIRS = tuple(
-    Kinds(*each) for each in ((OURS, OURS), (OURS, JAVA), (JAVA, OURS), (OURS, JAVA_5))
-)
+PAIRS = tuple(Kinds(*each) for each in ((OURS, OURS), (OURS, JAVA), (JAVA, OURS), (OURS, JAVA_5)))
 
 
 class NameServer:
