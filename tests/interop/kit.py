@@ -16,7 +16,7 @@ FEATURE_CLIENTS = ("4.9.8", "5.5.0")
 #: The needs by peer: the part of setup.sh that brings it, the stamp of that, a tool that it needs.
 NEEDS = {
     "java-broker": ("java", f"jars-broker-{JAVA_BROKER}", "java"),
-    "java-slave": ("java", f"jars-broker-{JAVA_SLAVE}", "java"),
+    "java-slave": ("java5", f"jars-broker-{JAVA_SLAVE}", "java"),
     **{f"java-{version}": ("java", f"peer-{version}", "java") for version in JAVA_CLIENTS},
     **{f"features-{one}": ("java", f"features-{one}", "java") for one in FEATURE_CLIENTS},
     "go": ("go", "go", ""),

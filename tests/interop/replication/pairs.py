@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from tests import campaign
 from tests.interop.brokers import Broker, JavaBroker, OurBroker, StoreShape
 from tests.interop.kit import JAVA_SLAVE, require
 from tests.interop.processes import Child, wait_until
@@ -69,8 +70,9 @@ class JavaSlave5(JavaBroker):
 
 def _shape(role: str, extra: dict[str, str]) -> StoreShape:
     return StoreShape(
-        segment_bytes=1 << 20,
-        queue_segment_bytes=20_000,
+        # A dozen segments and more, whatever the size of the run.
+        segment_bytes=1 << (24 if campaign.is_full() else 20),
+        queue_segment_bytes=600_000 if campaign.is_full() else 20_000,
         extra={
             "brokerRole": role,
             "brokerId": "1" if role == "SLAVE" else "0",
