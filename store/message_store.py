@@ -78,8 +78,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("aerobee.store")
 
 _RETRY_S = 1.0
-# Nothing is derived from records below this: they are checked only.
-_NOTHING_BELOW = 1 << 62
 
 
 class _StoreBreaking(Breaking):
@@ -403,7 +401,7 @@ class MessageStore:
         from aerobee.store.log.replication.appender import Appender, Checking
 
         crc_check = max(CHECK_BODY, self._damage.judge.crc_check)
-        take = self._parts.dispatcher.taker(crc_check, _NOTHING_BELOW)
+        take = self._parts.dispatcher.taker(crc_check, 0)
         return Appender(self._core, self.log, Checking(crc_check, take), self._damage)
 
     def number_on(self) -> None:

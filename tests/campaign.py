@@ -57,6 +57,9 @@ SUITES: dict[str, Suite] = {
     "broker model": Suite(
         160, 4_000, "states", "each plan has 40, of a life that is another each time"
     ),
+    "replication model": Suite(
+        1_000, 50_000, "lives", "each is of sixty steps, with a half of the faults there are"
+    ),
     "n-th call": Suite(
         6, 1, "runs", "every 6th call of each kind; the beginning is drawn, so six runs meet all"
     ),

@@ -57,7 +57,7 @@ BOUNDED: Final[Containers] = {
         "native/sends.pyx": "Route.touched Sends.dirty Sends.pending",
         "store/log/compiled.py": "Derived.claims",
         "store/dispatch/multi_dispatch.py": "MultiDispatchLog.pending",
-        "store/log/commit_log.py": "CommitLog.pending",
+        "store/log/commit_log.py": "CommitLog.copies CommitLog.pending Copied.checked",
         "store/message_store.py": "MessageStore._kept_arrivals",
         "store/queues/consume_queue_ext.py": "ConsumeQueueExt._staged",
     },

@@ -6,7 +6,7 @@ filled, and `sequence.py` decides about a slot with another record's entry. The 
 the append, which a test compares.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from aerobee.protocol.message.filler import FILLER_TOPIC
 from aerobee.protocol.message.record_check import CHECK_BODY, CHECK_WHOLE, Checked, topic_text
@@ -20,6 +20,7 @@ from aerobee.store.log.scan.sequence import Run, Sequences
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.queue_table import ConsumeQueueTable
+from aerobee.store.queues.queue_view import ENTRY_BYTES
 
 
 class Dispatcher:
@@ -113,19 +114,32 @@ class Dispatcher:
             self._index.put_hashed(self._compiled, derived.hashed)
             self._index.finish()
 
-    def append_derived(
-        self, derived: Derived, in_order: Iterable[tuple[ConsumeQueue, int, bytes]]
-    ) -> None:
-        """Do `merge_derived` for entries that go on where their queues end. Raises OSError; trying
-        again is harmless."""
+    def append_derived(self, runs: Sequence[Derived]) -> int | None:
+        """Do `merge_derived` for several runs, if all their entries go on where the queues end; the
+        number of entries, None if they do not, and nothing was done. Raises OSError; trying again
+        is harmless."""
         assert self._compiled is not None
+        follow: dict[ConsumeQueue, list[bytes]] = {}
+        ends: dict[ConsumeQueue, int] = {}
+        for derived in runs:
+            for queue, parts in derived.claims:
+                for first, entries in parts:
+                    if first != ends.get(queue, queue.max_offset):
+                        return None
+                    ends[queue] = first + len(entries) // ENTRY_BYTES
+                    follow.setdefault(queue, []).append(entries)
         if self._index is not None:
-            self._index.reserve(derived.keys)
-        for queue, first, entries in in_order:
-            queue.write_entries(first, entries)
+            self._index.reserve(sum([derived.keys for derived in runs]))
+        added = 0
+        for queue, found in follow.items():
+            data = b"".join(found)
+            added += len(data) // ENTRY_BYTES
+            queue.write_entries(queue.max_offset, data)
         if self._index is not None:
-            self._index.put_hashed(self._compiled, derived.hashed)
+            for derived in runs:
+                self._index.put_hashed(self._compiled, derived.hashed)
             self._index.finish()
+        return added
 
     def merge_keys(self, entries: list[Appended]) -> None:
         """Index the entries that are not indexed yet; room was reserved."""

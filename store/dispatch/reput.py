@@ -24,7 +24,7 @@ from aerobee.store.disk.files import is_full, is_passing
 from aerobee.store.disk.store_health import DISK_FULL
 from aerobee.store.dispatch.dispatcher import Dispatcher
 from aerobee.store.index.index_service import IndexService
-from aerobee.store.log.commit_log import Appended, CommitLog
+from aerobee.store.log.commit_log import Appended, CommitLog, Copied
 from aerobee.store.log.compiled import Compiled, Derived
 from aerobee.store.log.scan.boundaries import Boundaries
 from aerobee.store.log.scan.log_scanner import Batch, LogScanner, MappedSegments
@@ -93,7 +93,7 @@ class Reput:
             return self._catch_up(limit, tell)
         entries = log.take_pending(limit, self._round_most)
         if not entries:
-            return []
+            return self._dispatch_copies(limit, tell) if log.copies else []
         try:
             return self._dispatch_fed(entries, tell)
         except OSError as error:
@@ -153,6 +153,58 @@ class Reput:
         self._marks.dispatch(last[2] + last[3], last[6], added)
         self._stats.dispatched_messages += len(entries)
 
+    # --- copies of a master's records ---------------------------------------------------------
+
+    def _dispatch_copies(self, limit: int, tell: bool) -> list[Arrival]:
+        """Dispatch copied records below `limit`, which were checked when they came."""
+        arrivals: list[Arrival] = []
+        copies, sequences, done = self._log.copies, Sequences(None, 0, nothing_is_sound), 0
+        try:
+            while copies and copies[0].end <= limit and done < ROUND_MOST:
+                runs = self._derived_runs(limit)
+                added = self._dispatcher.append_derived(runs) if runs else None
+                if added is None:
+                    arrivals += self._merge_copy(copies[0], sequences, tell)
+                    done += self._copy_done(None)
+                    continue
+                for derived in runs:
+                    if tell:
+                        arrivals += _derived_arrivals(derived)
+                    done += self._copy_done(added)
+                    added = 0
+        except OSError as error:
+            self._failed(error)
+        self.count_again()
+        return arrivals
+
+    def _derived_runs(self, limit: int) -> list[Derived]:
+        """The first copies, as far as a compiled form has derived them, up to a round."""
+        runs: list[Derived] = []
+        records = 0
+        for copied in self._log.copies:
+            if copied.derived is None or copied.end > limit or records >= ROUND_MOST:
+                break
+            runs.append(copied.derived)
+            records += copied.records
+        return runs
+
+    def _merge_copy(self, copied: Copied, sequences: Sequences, tell: bool) -> list[Arrival]:
+        """Bring the records of one copy into queues and index. Raises OSError."""
+        if copied.derived is not None:
+            self._dispatcher.merge_derived(copied.derived, sequences)
+            return list(_derived_arrivals(copied.derived)) if tell else []
+        entries = self._dispatcher.entries(copied.checked or ())
+        if entries:
+            self._dispatcher.merge(entries, sequences)
+        return _arrivals(entries)
+
+    def _copy_done(self, added: int | None) -> int:
+        """Move the mark past the first copy; how many records it had."""
+        copied = self._log.copy_dispatched()
+        self._marks.dispatch(copied.end, copied.store_ms or self._marks.dispatched_ms, added)
+        self._stats.dispatched_messages += copied.records
+        return copied.records
+
     # --- catching up ------------------------------------------------------------------------
 
     def _catch_up(self, limit: int, tell: bool) -> list[Arrival]:
@@ -209,19 +261,13 @@ class Reput:
         derived = self._take(segment.view, start - segment.start, start, limit)
         if derived is None:
             return None
-        in_order = [
-            (queue, *runs[0])
-            for queue, runs in derived.claims
-            if len(runs) == 1 and runs[0][0] == queue.max_offset
-        ]
-        if len(in_order) != len(derived.claims):
-            return None
         try:
-            self._dispatcher.append_derived(derived, in_order)
+            added = self._dispatcher.append_derived((derived,))
         except OSError as error:
             self._failed(error)
             return []
-        added = sum([len(entries) for _, _, entries in in_order]) // ENTRY_BYTES
+        if added is None:
+            return None
         self._marks.dispatch(derived.end, derived.store_ms, added)
         self._stats.dispatched_messages += derived.records
         if self._log.resume_feeding(derived.end):

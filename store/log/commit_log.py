@@ -22,21 +22,25 @@ segments' `wrote` are read by the flush threads.
 
 import threading
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate, repeat
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from aerobee.protocol.message.properties import decode_properties
 from aerobee.protocol.message.record import StoreMessage, encode_blank
+from aerobee.protocol.message.record_check import Checked
 from aerobee.protocol.message.record_layout import (
     BLANK_BYTES,
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
     SYS_TRANSACTION_ROLLBACK,
 )
+from aerobee.store.disk.files import is_passing
 from aerobee.store.errors import MessageIllegal, PageCacheBusy, StoreError
 from aerobee.store.log.collector import collector_paused
+from aerobee.store.log.compiled import Derived
 from aerobee.store.log.encoding import PLAIN, SEALED, check_batch, too_large
 from aerobee.store.log.prepared_batch import Place, PreparedBatch
 from aerobee.store.log.store_core import StoreCore
@@ -48,6 +52,19 @@ from aerobee.store.segments.results import PutResult
 #: The values of an append that dispatch needs: queue (None: no entry), queue offset, log offset,
 #: size, tags code, keys, store time, topic.
 Appended: TypeAlias = tuple[ConsumeQueue | None, int, int, int, int, tuple[str, ...], int, str]
+
+
+class Copied(NamedTuple):
+    """Records that were copied from a master's log: where they end, their number and the last store
+    time; then what dispatch needs of them, in one of two forms, or of bytes that are no records
+    neither."""
+
+    end: int
+    records: int = 0
+    store_ms: int = 0
+    derived: Derived | None = None
+    checked: list[Checked] | None = None
+
 
 PENDING_MOST = 65_536
 # A lock held longer than this is not believed: the clock was changed (store/FORMAT.md 3.2).
@@ -95,6 +112,9 @@ class CommitLog:
         # The reason why the last attempt to open or make a segment failed, None if it worked.
         self.problem: str | None = None
         self.pending: list[Appended] = []
+        # On a slave: the copies of its master's records instead, in order.
+        self.copies: deque[Copied] = deque()
+        self._copied_records = 0
         # Whether `pending` has every append from `dispatched` on. Reput sets it.
         self.feeding = True
 
@@ -416,6 +436,8 @@ class CommitLog:
             segment = self._allocator.take_ready(start)
         except StoreError as error:
             raise self._no_segment(error) from error
+        except OSError as error:
+            raise self._no_segment(refusal(str(error.filename), error)) from error
         if segment is None:
             return None
         self._stats.segments_created += 1
@@ -424,22 +446,39 @@ class CommitLog:
         self._active = segment
         return segment
 
-    def copied(self, segment: MappedFile, end: int, store_ms: int, count: int) -> None:
-        """The segment has a master's bytes up to the log offset `end`: `count` more records, the
-        last of the store time `store_ms`; or, with 0, bytes that hold no record."""
-        store_ms = store_ms or self.marks.written_ms
+    def copy(self, segment: MappedFile, data: memoryview, copied: Copied) -> None:
+        """Append bytes of a master's log to the segment, which `copied` tells of. Raises
+        StoreBroken."""
+        try:
+            segment.copy(data)
+        except OSError as error:
+            if is_passing(error):
+                # On some file systems reserved blocks do not help. Nothing was moved.
+                raise self._no_segment(refusal(segment.path, error)) from error
+            self._health.poison(f"writing {segment.path}", error)
+            assert self._health.broken is not None
+            raise self._health.broken from error
         with self._lock:
-            size = end - segment.start - segment.wrote
-            if count:
-                segment.last_store_ms = store_ms
-            segment.wrote = end - segment.start
-            self.marks.write(end, store_ms)
-            # Reput reads the log; there is nothing else to feed it.
-            self.stop_feeding()
+            if copied.records:
+                segment.last_store_ms = copied.store_ms
+            segment.wrote += len(data)
+            self.problem = None
+            self.marks.write(copied.end, copied.store_ms or self.marks.written_ms)
             if segment.wrote == segment.size:
                 self._active = None
-        self._stats.appended_messages += count
-        self._stats.appended_bytes += size
+            if self.feeding:
+                self.copies.append(copied)
+                self._copied_records += copied.records + 1
+                if self._copied_records > PENDING_MOST:
+                    self.stop_feeding()
+        self._stats.appended_messages += copied.records
+        self._stats.appended_bytes += len(data)
+
+    def copy_dispatched(self) -> Copied:
+        """Take out the first of `copies`, which is dispatched."""
+        copied = self.copies.popleft()
+        self._copied_records -= copied.records + 1
+        return copied
 
     # --- the rest ---------------------------------------------------------------------------
 
@@ -451,6 +490,8 @@ class CommitLog:
     def stop_feeding(self) -> None:
         """Give `pending` up: reput will read the log instead."""
         self.pending = []
+        self.copies.clear()
+        self._copied_records = 0
         self.feeding = False
 
     def take_pending(self, limit: int, most: int = PENDING_MOST) -> list[Appended]:

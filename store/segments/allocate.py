@@ -109,7 +109,9 @@ class AllocateMappedFileService:
             return segment
 
     def take_ready(self, start: int) -> MappedFile | None:
-        """Do `take` without waiting: None while the segment is being made."""
+        """Do `take` without waiting: None while the segment is being made. What was made for
+        another place goes: an empty log may turn out to begin elsewhere."""
+        self._drop_others(start)
         with self._changed:
             self._request(start)
             if start not in self._ready:
@@ -122,6 +124,22 @@ class AllocateMappedFileService:
             self._request(start + self._segment_bytes)
             return segment
 
+    def _drop_others(self, start: int) -> None:
+        """Remove the segments, and forget the requests, that the log does not go on with."""
+        wanted = (start, start + self._segment_bytes)
+        with self._changed:
+            for other in [one for one in self._requested if one not in wanted]:
+                self._requested.remove(other)
+            others = [self._ready.pop(one) for one in list(self._ready) if one not in wanted]
+        for segment in others:
+            segment.close()
+            self._remove(segment)
+
+    def _remove(self, segment: MappedFile) -> None:
+        """Remove a segment that nobody took, unless its path is another store's by now."""
+        if self._health.gone is None:
+            self._files.remove(segment.path)
+
     def close(self) -> None:
         """Stop the thread and remove the segments that nobody took."""
         with self._changed:
@@ -131,9 +149,7 @@ class AllocateMappedFileService:
             self._thread.join()
         for segment in self._ready.values():
             segment.close()
-            # If this store is gone, the path may be that of another store's segment.
-            if self._health.gone is None:
-                self._files.remove(segment.path)
+            self._remove(segment)
         self._ready.clear()
 
     def _pending(self, start: int) -> bool:

@@ -170,6 +170,11 @@ class MappedFile:
             self._files.sync(fd)
         self.wrote = self.size
 
+    def copy(self, data: memoryview) -> None:
+        """Write `data`, for which there is room, after the written bytes, past the mapping; the
+        caller moves `wrote`. Only the writer calls this. Raises OSError."""
+        self._files.write(self._fd, self.wrote, data)
+
     def commit(self, position: int) -> None:
         """Bring the bytes written below `position` into the file: a mapping's bytes are there."""
 

@@ -160,7 +160,7 @@ class HaPort:
             self._loop,
             wire,
             peer,
-            self._feed.admit(),
+            self._feed.admit(peer[0]),
             self,
             block_bytes=self._block_bytes,
             workers=self._workers,

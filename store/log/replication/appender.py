@@ -1,11 +1,11 @@
 """A slave's side of replication: takes the blocks of its master into its own log.
 
-    room, landed   bytes go into the segment, after *written*, where nobody reads
-    check          whole records are checked, then *written* moves past them
-    dispatch       as on a master that is late: reput reads the log (`dispatch/reput.py`)
+    room, landed   bytes are gathered in memory (`incoming_bytes.py`), after *written*
+    check          whole records are checked and written to the segment, then *written* moves
+    dispatch       of what the check derived from them, or of the log, if that is too much
 
-Blocks cut records anywhere. The bytes of a record that is not whole yet stay above *written*; when
-the connection ends they are forgotten, and the next one goes on from *written*. So *written* is
+Blocks cut records anywhere. The bytes of a record that is not whole yet stay in memory; when the
+connection ends they are forgotten, and the next one goes on from *written*. So *written* is
 always where a record begins, and no failure takes a mark back.
 
 Each record is checked by the one scanner of the log: place, lengths, CRC. One that does not check
@@ -25,8 +25,9 @@ from typing import NamedTuple, Protocol
 
 from aerobee.protocol.errors import CorruptRecord
 from aerobee.store.errors import StoreError
-from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.log.commit_log import CommitLog, Copied
 from aerobee.store.log.compiled import Take
+from aerobee.store.log.replication.incoming_bytes import MOST_BYTES, IncomingBytes
 from aerobee.store.log.scan.incoming import NO_BOUNDARIES, IncomingReader, Part
 from aerobee.store.log.scan.log_scanner import LogScanner, OneSegment
 from aerobee.store.log.store_core import StoreCore
@@ -38,6 +39,8 @@ log = logging.getLogger("aerobee.store.log.replication")
 _STEP_BYTES = 256 << 10
 # The bytes of a bad record that are kept, to see whether the same bytes come again.
 _COMPARED_BYTES = 1 << 20
+# Damage that is longer than this is passed over at once; nobody waits for a sound record.
+_MOST_DAMAGED_BYTES = 16 << 20
 
 
 class BlockRefused(StoreError):
@@ -50,7 +53,7 @@ class BlockDamaged(StoreError):
 
 class Checking(NamedTuple):
     """How records are checked: one of the CHECK_ values, and the compiled form's function for it,
-    which derives nothing."""
+    which derives what dispatch needs."""
 
     crc_check: int
     take: Take | None
@@ -87,8 +90,8 @@ class Appender:
         self._acks_durable = core.settings.ha_ack_durable
         # The first report of the connection.
         self._asked = 0
-        # Log offset after the last byte that has landed.
-        self._landed = core.marks.written
+        # Bytes that have landed, from *written* on.
+        self._incoming = IncomingBytes(core.marks.written)
         # The bytes of the block that are still to come.
         self._left = 0
         self._suspect: _Suspect | None = None
@@ -123,23 +126,25 @@ class Appender:
     @property
     def expected(self) -> int:
         """The log offset of the next block."""
-        return self._landed + self._left
+        return self._incoming.landed + self._left
 
     def connect(self, asked: int) -> None:
         """A connection begins, on which the master is asked for `asked`: *written*, or for an empty
         log the place where it begins. What was not whole is forgotten."""
         # A log that has no whole record yet goes on at 1, too: its first byte is there.
         assert asked == self.written or self.is_empty or (self.written, asked) == (0, 1)
-        self._asked = self._landed = asked
+        self._asked = asked
         self._left = self._look_at = 0
+        # Byte 0 of a log is 0.
+        self._incoming.begin(0, b"\0") if asked == 1 else self._incoming.begin(asked)
 
     def block(self, log_offset: int, size: int) -> None:
         """A block begins, or with size 0 a sign of life is there. Raises BlockRefused."""
         assert self._left == 0
-        if log_offset != self._landed and not (self.is_empty and self._landed == 0):
+        landed = self._incoming.landed
+        if log_offset != landed and not (self.is_empty and landed == 0):
             raise BlockRefused(
-                f"the master sends what begins at {log_offset}, and this log goes on at "
-                f"{self._landed}"
+                f"the master sends what begins at {log_offset}, and this log goes on at {landed}"
             )
         begin = log_offset - log_offset % self._segment_bytes
         if log_offset + size > begin + self._segment_bytes:
@@ -149,31 +154,36 @@ class Appender:
                 "commit_log_segment_bytes (mappedFileSizeCommitLog) has to be the master's"
             )
         if size and self.is_empty:
-            self._begin_log(log_offset, begin)
+            self._begin_at(log_offset, begin)
         self._left = size
 
-    def _begin_log(self, log_offset: int, begin: int) -> None:
-        if log_offset != begin and log_offset != 1:
+    def _begin_at(self, log_offset: int, begin: int) -> None:
+        if log_offset == 1:
+            return
+        if log_offset != begin:
             raise BlockRefused(
                 f"the master's first block begins at {log_offset}, which is no segment's beginning"
             )
-        if begin:
-            self._marks.begin(begin)
-        self._landed = log_offset
+        self._incoming.begin(begin)
 
     def room(self) -> memoryview | None:
-        """Where the next bytes of the block go, in the segment; None while the segment is being
-        made. Raises StoreError when there is no room for it."""
-        last = self._segments.last
-        if last is not None and last.end <= self._landed:
+        """Where the next bytes of the block go; None while their segment is being made. Raises
+        StoreError when there is no room for it."""
+        landed, last = self._incoming.landed, self._segments.last
+        if last is not None and last.end <= landed:
             # Nothing more comes for the segment before: it ends with a record.
             while self.check():
                 pass
-        segment = self._log.segment_for_copy(self._landed)
+        begins = self.is_empty
+        segment = self._log.segment_for_copy(landed)
         if segment is None:
             return None
-        position = self._landed - segment.start
-        return segment.memory[position : position + self._left]
+        if begins and segment.start:
+            self._marks.begin(segment.start)
+        room = self._incoming.room(self._left)
+        if not len(room):
+            raise BlockDamaged(f"no record ends within {MOST_BYTES} bytes after {self.written}")
+        return room
 
     @property
     def left(self) -> int:
@@ -184,77 +194,76 @@ class Appender:
         """Note that `size` bytes are in the room."""
         assert 0 < size <= self._left
         self._left -= size
-        self._landed += size
+        self._incoming.added(size)
 
     # --- checking -----------------------------------------------------------------------------
 
     def check(self) -> bool:
         """Check some of the records that are whole, and move *written* past them; whether there are
-        more. Raises BlockDamaged."""
-        at, landed = self._marks.written, self._landed
-        if at >= landed or landed < self._look_at:
+        more. Raises BlockDamaged, or StoreBroken."""
+        incoming = self._incoming
+        if not len(incoming) or incoming.landed < self._look_at:
             return False
-        segment = self._segments.find(at)
+        segment = self._segments.find(incoming.start)
         if segment is None:
             # Only byte 0 of a log that has no segment yet.
             return False
-        reader = IncomingReader(segment, landed)
-        if not self._look_at:
-            sound, more = self._sound(segment, reader, at)
-            if more:
-                return True
-            at = sound
-        return self._rest(segment, reader, at)
+        if not self._look_at and self._sound(segment):
+            return True
+        if not len(incoming):
+            return False
+        return self._rest(segment, IncomingReader(segment, incoming.start, incoming.view))
 
-    def _sound(self, segment: MappedFile, reader: IncomingReader, at: int) -> tuple[int, bool]:
-        """Take the sound records from `at` on; where they end, and whether there may be more."""
-        stop = at + _STEP_BYTES
-        end = self._plain(segment, at)
-        if end >= min(stop, self._landed):
-            return end, end < self._landed
-        at = end
+    def _sound(self, segment: MappedFile) -> bool:
+        """Take the sound records of a step; whether there may be more."""
+        incoming = self._incoming
+        before = incoming.start
+        stop = before + _STEP_BYTES
+        if self._take is not None:
+            data = incoming.view
+            derived = self._take(data, 0, before, min(len(data), _STEP_BYTES))
+            if derived is not None:
+                self._keep(segment, Copied(derived.end, derived.records, derived.store_ms, derived))
+        if incoming.start >= stop or not len(incoming):
+            return bool(len(incoming))
         scan = LogScanner(
-            OneSegment(reader),
+            OneSegment(IncomingReader(segment, incoming.start, incoming.view)),
             0,
             NO_BOUNDARIES,
             self._crc_check,
-            until=self._landed,
+            until=incoming.landed,
             step_bytes=_STEP_BYTES,
             take=self._take,
         )
-        end, count, store_ms = at, 0, 0
-        for batch in scan.batches(at):
-            end, store_ms = scan.end, batch.last_store_ms
-            count += batch.size
-            if end >= stop:
+        found: list[Copied] = []
+        for batch in scan.batches(incoming.start):
+            checked = None if batch.derived is not None else batch.records
+            times = batch.size, batch.last_store_ms
+            found.append(Copied(scan.end, *times, batch.derived, checked))
+            if scan.end >= stop:
                 break
-        if count:
+        for copied in found:
+            self._keep(segment, copied)
+        return bool(found) and incoming.start >= stop and bool(len(incoming))
+
+    def _keep(self, segment: MappedFile, copied: Copied) -> None:
+        """Write the bytes up to the end of what was found there."""
+        incoming = self._incoming
+        if copied.records:
             self._suspect = None
-            self._log.copied(segment, end, store_ms, count)
-        return end, end >= stop
+        self._log.copy(segment, incoming.view[: copied.end - incoming.start], copied)
+        incoming.drop(copied.end)
 
-    def _plain(self, segment: MappedFile, at: int) -> int:
-        """Take the records from `at` on that the compiled form takes, nearly all; where they
-        end."""
-        if self._take is None:
-            return at
-        limit = min(self._landed, at + _STEP_BYTES) - segment.start
-        derived = self._take(segment.view, at - segment.start, at, limit)
-        if derived is None:
-            return at
-        self._suspect = None
-        self._log.copied(segment, derived.end, derived.store_ms, derived.records)
-        return derived.end
-
-    def _rest(self, segment: MappedFile, reader: IncomingReader, at: int) -> bool:
+    def _rest(self, segment: MappedFile, reader: IncomingReader) -> bool:
         """Judge the bytes that are no whole record: a part of a record, the end of the segment, or
         damage. Whether that was passed over, and there may be more."""
-        part = reader.part(at)
-        if part is Part.BLANK and self._landed == segment.end:
-            self._log.copied(segment, segment.end, 0, 0)
+        incoming = self._incoming
+        part = reader.part(incoming.start)
+        if part is Part.BLANK and incoming.landed == segment.end:
+            self._keep(segment, Copied(segment.end))
         if part is not Part.BAD:
             return False
-        return self._bad(segment, reader, at)
+        return self._bad(segment, reader, incoming.start)
 
     def _bad(self, segment: MappedFile, reader: IncomingReader, at: int) -> bool:
         """The bytes at `at` are no sound record: ask for them once more, then pass over them."""
@@ -263,8 +272,7 @@ class Appender:
             reason = "the record is not sound"
         except CorruptRecord as error:
             reason = str(error)
-        data = bytes(segment.view[at - segment.start : self._landed - segment.start])
-        data = data[:_COMPARED_BYTES]
+        data = bytes(self._incoming.view[:_COMPARED_BYTES])
         suspect = self._suspect
         if suspect is None or suspect.log_offset != at:
             self._suspect = _Suspect(at, data)
@@ -277,13 +285,18 @@ class Appender:
     def _pass_over(self, segment: MappedFile, reader: IncomingReader, at: int, reason: str) -> bool:
         """The master's own bytes are damaged: go on with the next sound record; whether it is
         here."""
+        incoming = self._incoming
         following = reader.following(at, self._crc_check)
+        if following is None and len(incoming) > _MOST_DAMAGED_BYTES:
+            # The gap goes on; what is behind it is judged on its own.
+            following = incoming.landed
         if following is None:
             # Twice as far each time, so that looking costs no more than copying.
-            self._look_at = min(segment.end, self._landed + max(_STEP_BYTES, self._landed - at))
+            further = max(_STEP_BYTES, len(incoming))
+            self._look_at = min(segment.end, incoming.landed + further)
             return False
         self._look_at, self._suspect = 0, None
         self.gaps += 1
         self._damage.note_gap(at, following, f"damaged on the master too: {reason}")
-        self._log.copied(segment, following, 0, 0)
+        self._keep(segment, Copied(following))
         return True

@@ -19,6 +19,7 @@ Threads: the store's caller only.
 """
 
 import enum
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from aerobee.store.errors import StoreError
@@ -61,8 +62,10 @@ class Piece(NamedTuple):
 class Follower:
     """One slave, as long as its connection lives. Made by `Feed.admit`."""
 
-    def __init__(self, feed: "Feed") -> None:
+    def __init__(self, feed: "Feed", slave: Hashable | None) -> None:
         self._feed = feed
+        #: Tells the slave from others; None: nobody knows which one it is.
+        self.slave = slave
         #: Whether it has said where it goes on; nothing is sent before that.
         self.asked = False
         #: The next log offset to be sent.
@@ -157,9 +160,10 @@ class Feed:
         """Log offset up to which slaves get the log."""
         return self._marks.readable
 
-    def admit(self) -> Follower:
-        """A slave has connected."""
-        follower = Follower(self)
+    def admit(self, slave: Hashable | None = None) -> Follower:
+        """A slave has connected. Connections of the same `slave` are one copy together: one of them
+        may be dead, and nobody has noticed it yet."""
+        follower = Follower(self, slave)
         self.followers.add(follower)
         return follower
 
@@ -170,17 +174,29 @@ class Feed:
 
     def settle(self) -> None:
         """Work the mark *replicated* out again, and whether there are enough slaves."""
-        reports = sorted([one.reported for one in self.followers if one.asked], reverse=True)
-        needed, end = self._slaves_needed, self.end
-        near = sum([end - report < self._behind_most for report in reports])
+        reports = self._reports()
+        needed = self._slaves_needed
         held = reports[needed - 1] if 0 < needed <= len(reports) else 0
+        near = self._near(reports)
         self._marks.replicate(held, enough=near >= needed)
 
     @property
     def near(self) -> int:
         """How many slaves are near enough to count as copies."""
+        return self._near(self._reports())
+
+    def _near(self, reports: list[int]) -> int:
         end = self.end
-        return sum([one.asked and end - one.reported < self._behind_most for one in self.followers])
+        return sum([end - report < self._behind_most for report in reports])
+
+    def _reports(self) -> list[int]:
+        """The best report of each slave, the best first."""
+        best: dict[Hashable, int] = {}
+        for one in self.followers:
+            if one.asked:
+                slave = one if one.slave is None else one.slave
+                best[slave] = max(one.reported, best.get(slave, 0))
+        return sorted(best.values(), reverse=True)
 
     def begin_at(self, log_offset: int) -> int:
         """Where a slave is served from, whose first report is `log_offset`. Raises CannotFollow."""
@@ -189,12 +205,7 @@ class Feed:
             last = self._segments.last
             return last.start if self._from_last and last is not None else first
         if log_offset < first:
-            raise CannotFollow(
-                FollowError.BELOW,
-                log_offset,
-                f"it goes on at {log_offset}, and this log begins at {first}: what lies between is "
-                "deleted here. Empty the slave's store, and it copies all that is left",
-            )
+            raise self._below(log_offset)
         # Byte 0 of every log is 0: who asks for 1 has what an empty log will begin with.
         if log_offset > max(end, 1):
             raise CannotFollow(
@@ -206,14 +217,21 @@ class Feed:
             )
         return log_offset
 
+    def _below(self, log_offset: int) -> CannotFollow:
+        return CannotFollow(
+            FollowError.BELOW,
+            log_offset,
+            f"it goes on at {log_offset}, and this log begins at {self._segments.min_offset}: what "
+            "lies between is deleted here. Empty the slave's store, and it copies all that is left",
+        )
+
     def open_segment(self, log_offset: int) -> int:
         """A descriptor of the segment that holds `log_offset`. Raises CannotFollow when it is
         deleted, or OSError."""
         segment = self._segments.find(log_offset)
         if segment is None:
             # Retention was quicker than the slave: it is refused as if it had come now.
-            self.begin_at(log_offset)
-            raise AssertionError(log_offset)
+            raise self._below(log_offset)
         return self._files.open(segment.path, read_only=True)
 
     def close_segment(self, fd: int) -> None:

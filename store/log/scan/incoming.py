@@ -20,7 +20,7 @@ from aerobee.protocol.message.record_layout import (
 )
 from aerobee.store.log.scan.boundaries import Boundaries
 from aerobee.store.log.scan.resynchronise import Resynchroniser
-from aerobee.store.log.scan.segment_reader import MappedReader
+from aerobee.store.log.scan.segment_reader import Buffer, SegmentReader
 from aerobee.store.segments.mapped_file import MappedFile
 
 #: No queue says where records of the master begin.
@@ -30,6 +30,8 @@ NO_BOUNDARIES = Boundaries(list, lambda *_: False)
 _LEAST_AROUND = 3
 _MOST_AROUND = _LEAST_AROUND + MAX_TOPIC_BYTES + MAX_PROPERTIES_BYTES
 _SYS_FLAG_END = 40
+# A longer record would have to be kept in memory until it is whole.
+_MOST_RECORD_BYTES = 32 << 20
 
 
 class Part(enum.Enum):
@@ -41,18 +43,24 @@ class Part(enum.Enum):
     BAD = enum.auto()
 
 
-class IncomingReader(MappedReader):
-    """Reads `segment` up to the log offset `landed`, up to which bytes have arrived."""
+class IncomingReader(SegmentReader):
+    """Reads `data`, the bytes of `segment` from the log offset `start` on that have arrived."""
 
-    def __init__(self, segment: MappedFile, landed: int) -> None:
-        super().__init__(segment, landed - segment.start)
-        self._view = segment.view
+    def __init__(self, segment: MappedFile, start: int, data: memoryview) -> None:
+        self._before = start - segment.start
+        self._data = data
+        super().__init__(segment.path, segment.start, segment.size, self._before + len(data))
+
+    def at(self, position: int, least: int) -> tuple[Buffer, int]:
+        return self._data, position - self._before
+
+    def find(self, wanted: bytes, position: int, end: int) -> tuple[int | None, int]:
+        low, high = position - self._before, end + len(wanted) - 1 - self._before
+        found = bytes(self._data[low:high]).find(wanted)
+        return (None, end) if found < 0 else (position + found, position + found + 1)
 
     def written_end(self, position: int) -> int:
         return max(position, self.limit)
-
-    def reading_at(self, position: int) -> None:
-        """Nothing has to be read ahead: the bytes came a moment ago."""
 
     def part(self, log_offset: int) -> Part:
         """The kind of the bytes from `log_offset` on, where no whole sound record is."""
@@ -61,7 +69,7 @@ class IncomingReader(MappedReader):
             return Part.BLANK
         if room < BLANK_BYTES:
             return Part.RECORD
-        size, magic = SIZE_AND_MAGIC.unpack_from(self._view, log_offset - self.start)
+        size, magic = SIZE_AND_MAGIC.unpack_from(*self.at(log_offset - self.start, BLANK_BYTES))
         if magic == BLANK_MAGIC and size == left:
             return Part.BLANK
         if magic == MESSAGE_MAGIC and room < size <= left and self._fits(log_offset, size, room):
@@ -70,17 +78,17 @@ class IncomingReader(MappedReader):
 
     def _fits(self, log_offset: int, size: int, room: int) -> bool:
         """Whether `room` bytes may begin a sound record of `size` bytes."""
-        if size < MIN_RECORD_BYTES:
+        if not MIN_RECORD_BYTES <= size <= _MOST_RECORD_BYTES:
             return False
         if room < _SYS_FLAG_END:
             return True
         if self.own_place(log_offset) != log_offset:
             return False
-        position = log_offset - self.start
-        head = HEADS[self._view[position + _SYS_FLAG_END - 1] & 0x30]
+        data, index = self.at(log_offset - self.start, room)
+        head = HEADS[data[index + _SYS_FLAG_END - 1] & 0x30]
         if room < head.size:
             return True
-        body_length: int = head.unpack_from(self._view, position)[14]
+        body_length: int = head.unpack_from(data, index)[14]
         around = size - head.size - body_length
         return body_length >= 0 and _LEAST_AROUND <= around <= _MOST_AROUND
 

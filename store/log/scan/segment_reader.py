@@ -209,11 +209,10 @@ class SegmentReader:
 
 
 class MappedReader(SegmentReader):
-    """Reads a segment that is mapped, up to what is written, or up to the position `limit`."""
+    """Reads a segment that is mapped."""
 
-    def __init__(self, segment: MappedFile, limit: int | None = None) -> None:
-        limit = segment.wrote if limit is None else limit
-        super().__init__(segment.path, segment.start, segment.size, limit)
+    def __init__(self, segment: MappedFile) -> None:
+        super().__init__(segment.path, segment.start, segment.size, segment.wrote)
         self._segment = segment
         self._asked = 0
 

@@ -90,9 +90,9 @@ def started_image(state: State, machine: Machine) -> State:
         store.abandon()
 
 
-def without_derived(image: State) -> State:
+def without_derived(image: State, root: str = ROOT) -> State:
     """The disk without consume queues and index."""
-    derived = (f"{ROOT}/consumequeue", f"{ROOT}/index")
+    derived = (f"{root}/consumequeue", f"{root}/index")
     return {path: data for path, data in image.items() if not path.startswith(derived)}
 
 

@@ -193,3 +193,92 @@ def test_a_slave_whose_next_segment_is_deleted_is_refused(pair: Pair) -> None:
     with pytest.raises(CannotFollow) as refused:
         follower.next_piece(10)
     assert refused.value.kind is FollowError.BELOW
+
+
+def test_one_slave_is_one_copy_however_often_it_is_connected(pair: Pair) -> None:
+    """Its older connection may be dead, and nobody has noticed it yet."""
+    put(pair, 4)
+    end = pair.master.marks.committed
+    for _ in range(2):
+        pair.feed.admit("192.0.2.7").report(end)
+    for follower in list(pair.feed.followers):
+        assert pair.feed.near == 1
+        follower.gone()
+    assert pair.feed.near == 0
+    assert pair.master.marks.lacks_slaves
+
+
+def test_what_was_bad_is_no_part_of_the_log_after_a_restart(pair: Pair) -> None:
+    """Sound records had arrived after it. A start would have taken the bad one for damage."""
+    put(pair, 3)
+    pair.connect()
+    data = bytearray(pair.log_bytes(pair.master))
+    data[100] ^= 1
+    with pytest.raises(BlockDamaged):
+        pair.receive(1, bytes(data[1:]))
+    assert pair.appender.written == 0
+    assert not pair.appender.check()
+    pair.disconnect()
+    assert pair.slave.close()
+    pair.open_slave()
+    assert pair.appender.written == 0
+    pair.connect()
+    pair.drain()
+    same(pair)
+    assert pair.slave.known_gaps == ()
+
+
+def test_an_empty_slave_begins_where_its_master_does_by_then(pair: Pair) -> None:
+    put(pair, 60)
+    master = pair.master.reader._segments
+    master.take_front([0])
+    pair.connect()
+    assert not pair.appender.check()
+    # A block begins, and the connection ends before there is room for it.
+    pair.appender.block(SEGMENT, 10)
+    pair.appender.room()
+    master.take_front([SEGMENT])
+    if pair.appender.is_empty:
+        pair.connect()
+        pair.drain()
+        assert pair.slave.min_log_offset == 2 * SEGMENT
+        assert pair.slave.marks.written == pair.master.marks.written
+
+
+def test_a_slave_without_a_whole_record_may_ask_for_1_again(pair: Pair) -> None:
+    put(pair, 1)
+    pair.connect()
+    pair.pump(most=20)
+    pair.connect(1)
+    pair.drain()
+    same(pair)
+
+
+def test_a_slave_of_an_empty_master_asks_for_1(pair: Pair) -> None:
+    pair.connect(1)
+    put(pair, 3)
+    pair.drain()
+    same(pair)
+
+
+def test_a_slave_that_asked_for_0_and_is_overtaken_by_retention_is_refused(pair: Pair) -> None:
+    put(pair, 60)
+    follower = pair.feed.admit()
+    follower.report(0)
+    pair.master.reader._segments.take_front([0])
+    with pytest.raises(CannotFollow) as refused:
+        follower.next_piece(10)
+    assert refused.value.kind is FollowError.BELOW
+
+
+def test_a_segment_made_for_another_beginning_does_not_stay(pair: Pair, tmp_path: Path) -> None:
+    """A start would find zeros before the log."""
+    log = pair.slave.log
+    assert log.segment_for_copy(0) is None
+    while 0 not in pair.slave._allocator._ready:
+        continue  # its thread makes the segment
+    while log.segment_for_copy(4 * SEGMENT) is None:
+        continue
+    names = sorted(path.name for path in (tmp_path / "slave/commitlog").iterdir())
+    assert f"{0:020d}" not in names
+    assert f"{4 * SEGMENT:020d}" in names
