@@ -239,6 +239,7 @@ BROKER_NEEDS: Final[Mapping[int, Needs]] = {
     RequestCode.QUERY_CONSUME_TIME_SPAN: _OF_BOTH,
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _OF_BOTH,
     RequestCode.GET_BROKER_RUNTIME_INFO: nothing,
+    RequestCode.GET_BROKER_HA_STATUS: nothing,
     RequestCode.VIEW_BROKER_STATS_DATA: nothing,
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: nothing,
     **dict.fromkeys(

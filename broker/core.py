@@ -29,6 +29,7 @@ from aerobee.broker.background.scheduler import Savable, SaveFailure, Saver, Sch
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.cluster.comparison.log_ranges import LogRangeRequests
 from aerobee.broker.cluster.registration.broker_address import Identity
+from aerobee.broker.cluster.replication.ha_status import HaStatusRequests
 from aerobee.broker.cluster.role_change import RoleChange, have_all_durable
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.delayed_waiting import DelayedWaiting, TimedWaiting
@@ -95,7 +96,7 @@ from aerobee.summed_log import SummedLog
 if TYPE_CHECKING:
     import ssl
 
-    from aerobee.broker.cluster.replication.master_link import Ask
+    from aerobee.broker.cluster.replication.master_link import Finder
     from aerobee.broker.cluster.replication.replication import Replication
 
 C = TypeVar("C")
@@ -292,10 +293,10 @@ class BrokerCore:
         trust = slaves_trusted(self.settings, self._control)
         return Replication(self.settings, self._loop, self.store, self.answers, trust)
 
-    def follow(self, ask: Ask, tls: ssl.SSLContext | None) -> None:
-        """Begin to follow the master that `ask` finds."""
+    def follow(self, finder: Finder, tls: ssl.SSLContext | None) -> None:
+        """Begin to follow the master that `finder` finds."""
         assert self.replication is not None
-        self.replication.follow(self._reput, ask, tls)
+        self.replication.follow(self._reput, finder, tls)
 
     def _build_delays(self) -> None:
         """Build the parts that put messages when they have waited: levels, times, transactions."""
@@ -505,6 +506,7 @@ class BrokerCore:
             ).handlers(),
             **StatsRequests(name, endpoint, tables, stats, store).handlers(),
             **RuntimeRequests(settings, self.topics, store, stats, self.delays).handlers(),
+            **HaStatusRequests(store, self.replication).handlers(),
             **SettingsRequests(settings, self._live_settings).handlers(),
             **AccessRequests(settings, endpoint, self.access, wall_clock_ms).handlers(),
             **ResetRequests(name, tables, store, stats).handlers(),

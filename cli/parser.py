@@ -449,6 +449,15 @@ def _add_broker(parser: argparse.ArgumentParser) -> None:
             help="change a setting (more than once: all of them or none)",
         )  # fmt: skip
         add("--broker", type=text, metavar="NAME", help=this_one)
+    description = (
+        "Show the brokers of each name: which is the master, where its log ends, what each slave "
+        "has acknowledged and lacks. RocketMQ 4.9 tells the ends of its logs only. Lag in bytes."
+    )
+    about = "masters and slaves, and how far each slave is"
+    with asking(group, "broker ha", about, description) as ha:
+        ha.add_argument(
+            "--broker", type=text, metavar="NAME", help="those of this name (default: all)"
+        )
 
 
 def _group(parser: argparse.ArgumentParser) -> "Commands":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from aerobee.client.connections.session import Session
 from aerobee.client.errors import (
@@ -30,6 +30,7 @@ from aerobee.protocol.bodies.common import (
     parse_offset_table,
     parse_topic_list,
 )
+from aerobee.protocol.bodies.ha_status import HaStatus
 from aerobee.protocol.bodies.routes import (
     MASTER_ID,
     BrokerRoute,
@@ -83,6 +84,14 @@ _TOPIC_STATS: Final = RequestCode.GET_TOPIC_STATS_INFO
 _GROUPS_OF_TOPIC: Final = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
 _GROUP_NAMES: Final = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
 _TEMPLATE_TOPIC: Final = "TBW102"
+
+
+class BrokerHa(NamedTuple):
+    """How far one broker's log is; `status` is None where it does not tell of replication, as
+    RocketMQ 4.9 does not."""
+
+    end: int
+    status: HaStatus | None
 
 
 class Admin(OffsetsRole):
@@ -542,6 +551,19 @@ class Admin(OffsetsRole):
         answer = await self._session.call(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         with reading(address):
             return parse_kv_table(answer.body)
+
+    async def ha_state(self, address: str) -> BrokerHa:
+        """The end of a broker's log, and what it tells of its slaves or its master."""
+        found = await self.runtime_info(address)
+        with reading(address):
+            end = int(found["commitLogMaxOffset"])
+        answer = await self._session.call(
+            address, RequestCode.GET_BROKER_HA_STATUS, accept=_TOLD_OR_NOT
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            return BrokerHa(end, None)
+        with reading(address):
+            return BrokerHa(end, HaStatus.parse(answer.body))
 
 
 def _property(text: str) -> str:

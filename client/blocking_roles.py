@@ -231,3 +231,4 @@ class Admin(_Role[AsyncAdmin]):
     broker_settings = _blocking(AsyncAdmin.broker_settings)
     change_broker_settings = _blocking(AsyncAdmin.change_broker_settings)
     runtime_info = _blocking(AsyncAdmin.runtime_info)
+    ha_state = _blocking(AsyncAdmin.ha_state)

@@ -174,6 +174,16 @@ class Settings(
         return self.ha_enabled or self.broker_role != "ASYNC_MASTER"
 
     @property
+    def answers_wait(self) -> bool:
+        """Whether answers of success wait for a sync, or for slaves."""
+        return self.sync_flush or self.sync_master
+
+    @property
+    def starts_as_slave(self) -> bool:
+        """Whether the broker begins as a slave; it may become a master while it runs."""
+        return self.broker_role == "SLAVE"
+
+    @property
     def sync_master(self) -> bool:
         """Whether an answer to a send promises copies on slaves."""
         return self.broker_role == "SYNC_MASTER"

@@ -50,6 +50,7 @@ from aerobee.broker.monitoring.http import HttpLimits, HttpServer
 from aerobee.broker.monitoring.kept_tables import aside_probe, saving_probe
 from aerobee.broker.monitoring.metrics import Metrics
 from aerobee.broker.monitoring.network_metrics import http_port
+from aerobee.broker.monitoring.replication import note_replication
 from aerobee.broker.monitoring.setup import add_broker, add_network, metrics_of_process
 from aerobee.broker.monitoring.systemd import Notifier, Supervision
 from aerobee.config.bounds.limits import check_limits, connection_limit
@@ -463,6 +464,8 @@ class Daemon:
             "what only those files held is not served; restore it if it is needed, then move the "
             "files away",
         )
+        if self.core.replication is not None:
+            note_replication(self.health, settings, self.core.role, self.core.replication)
         if self.core.access is not None:
             self._note_accounts("accounts", self.core.access)
         if (certificates := self._certificates) is not None:

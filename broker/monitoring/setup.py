@@ -14,6 +14,7 @@ from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.cluster.registration.registration import Registrar
 from aerobee.broker.core import BrokerCore
 from aerobee.broker.monitoring import broker_metrics, network_metrics, store_metrics
+from aerobee.broker.monitoring import replication as replication_metrics
 from aerobee.broker.monitoring.health_checks import HealthChecks, LoopMonitor
 from aerobee.broker.monitoring.http import HttpServer
 from aerobee.broker.monitoring.metrics import Metrics, MetricsOptions
@@ -66,6 +67,9 @@ def add_broker(metrics: Metrics, core: BrokerCore) -> None:
     metrics.add("traffic", broker_metrics.traffic, stats, topics)
     metrics.add("requests", broker_metrics.requests, stats)
     metrics.add("clients", network_metrics.clients, core.clients)
+    metrics.add(
+        "replication", replication_metrics.replication, settings, core.role, core.replication
+    )
     metrics.add("lag", store_metrics.lag, core.lag, store, topics, settings.lmq_enabled)
 
 
@@ -88,6 +92,8 @@ def add_network(
         servers = {**servers, **name_server.stats_of_ports}
         asking["nameserver"] = name_server.access
     encrypted = {name: stats.tls for name, stats in servers.items()}
+    if core.replication is not None:
+        encrypted["slaves"] = core.replication.port.stats.tls
     if http is not None:
         encrypted["http"] = http.tls
     services = {name: service for name, service in asking.items() if service is not None}

@@ -60,6 +60,7 @@ def marks_and_times(store: MessageStore, usage: DiskUsage) -> Iterator[Row]:
     # The order matters: a mark read later may only be further on.
     marks = {
         "oldest": store.min_log_offset,
+        "replicated": store.marks.replicated,
         "dispatched": store.dispatched,
         "durable": store.durable,
         "committed": store.committed,

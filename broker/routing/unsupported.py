@@ -127,7 +127,6 @@ FEATURES: Final[dict[int, str]] = {
             Code.BROKER_HEARTBEAT,
             Code.NOTIFY_MIN_BROKER_ID_CHANGE,
             Code.EXCHANGE_BROKER_HA_INFO,
-            Code.GET_BROKER_HA_STATUS,
             Code.RESET_MASTER_FLUSH_OFFSET,
         ),
         _OF_5,

@@ -46,6 +46,11 @@ BOUNDED: Final[Containers] = {
         "HttpServer._reading HttpServer._served HttpServer._writing Request.headers",
         "broker/monitoring/metrics.py": "Metrics._under_way",
     },
+    # --- slaves
+    "slaves": {
+        "broker/cluster/replication/ha_port.py": "HaPort._refused HaPort.slaves",
+        "store/log/replication/feed.py": "Feed.followers",
+    },
     # --- messages
     "limits.max_frame_bytes": {"broker/staging/stage_log.py": "Event.properties"},
     "store.max_message_bytes": {
@@ -243,10 +248,12 @@ BOUNDED: Final[Containers] = {
 }
 
 OTHERS: Final[Containers] = {
-    "a few slaves, by constants of ha_port.py": {
+    "one a kind of error": {
+        "broker/cluster/replication/ha_port.py": "HaPort.refusals",
         "broker/cluster/replication/master_link.py": "MasterLink.refusals",
-        "broker/cluster/replication/ha_port.py": "HaPort._refused HaPort.refusals HaPort.slaves",
-        "store/log/replication/feed.py": "Feed.followers",
+    },
+    "ends of the log with their times, by a constant of ages.py": {
+        "store/log/replication/ages.py": "EndTimes._ends EndTimes._times"
     },
     "one a listener, a port or a task, by configuration": {
         "store/disk/store_place.py": "PlaceWatch._directories",

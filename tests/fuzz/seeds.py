@@ -205,6 +205,7 @@ BROKER_SEEDS: tuple[Seed, ...] = (
     Seed(Code.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "PG"}),
     Seed(Code.GET_ALL_PRODUCER_INFO, {}),
     Seed(Code.GET_BROKER_RUNTIME_INFO, {}),
+    Seed(Code.GET_BROKER_HA_STATUS, {}),
     Seed(Code.GET_BROKER_CONFIG, {}),
     Seed(Code.UPDATE_BROKER_CONFIG, {}, b"fileReservedTime=72\n"),
     Seed(Code.VIEW_BROKER_STATS_DATA, {"statsName": "TOPIC_PUT_NUMS", "statsKey": TOPIC}),

@@ -34,15 +34,16 @@ class Follows(Protocol):
 
 
 class BlockReader(asyncio.BufferedProtocol):
-    """One connection to a master, from `asked` on. `closed` is done when it has ended, with why."""
+    """One connection to a master, which sends nothing until `ask`. `closed` is done when it has
+    ended, with why."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, appender: Appender, follows: Follows, asked: int
+        self, loop: asyncio.AbstractEventLoop, appender: Appender, follows: Follows
     ) -> None:
         self._loop = loop
         self._appender = appender
         self._follows = follows
-        self._asked = asked
+        self._asked = False
         self._transport: asyncio.Transport | None = None
         # Small blocks are gathered, as many as have come; those bytes are behind `_taken`.
         self._gathered = memoryview(bytearray(_GATHERED_BYTES))
@@ -60,7 +61,11 @@ class BlockReader(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._appender.connect(self._asked)
+
+    def ask(self, log_offset: int) -> None:
+        """Ask the master for the log from `log_offset` on."""
+        self._asked = True
+        self._appender.connect(log_offset)
         self.report(again=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -83,7 +88,12 @@ class BlockReader(asyncio.BufferedProtocol):
     def report(self, *, again: bool = False) -> None:
         """Tell the master how far this log is, if it has moved or `again`."""
         transport, report = self._transport, self._appender.report
-        if transport is None or self.closed.done() or (report <= self._reported and not again):
+        if (
+            transport is None
+            or not self._asked
+            or self.closed.done()
+            or (report <= self._reported and not again)
+        ):
             return
         if transport.get_write_buffer_size() > _MOST_UNSENT:
             self.close("the master does not read the reports")
@@ -104,6 +114,9 @@ class BlockReader(asyncio.BufferedProtocol):
             return
         self.heard_at = self._loop.time()
         self.received_bytes += nbytes
+        if not self._asked:
+            self.close("the master sends before it was asked: is that the HA port of a RocketMQ?")
+            return
         try:
             if self._room is not None:
                 self._room = None

@@ -10,14 +10,13 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING
 
-from aerobee.broker.cluster.comparison.comparing import RefusalKind, Refused, compare
+from aerobee.broker.cluster.comparison.comparing import Asked, RefusalKind, Refused, compare
 from aerobee.broker.cluster.comparison.master_requests import MasterUnreachable, RemoteMaster
 from aerobee.broker.cluster.registration.master_address import (
     MasterAddress,
     is_own_address,
     split_address,
 )
-from aerobee.broker.cluster.replication.master_link import Target
 from aerobee.config.model import Settings
 from aerobee.remoting.calling.caller import Caller, caller_set
 from aerobee.remoting.errors import RemotingError
@@ -31,7 +30,7 @@ _ANSWER_S = 5.0
 
 
 class MasterFinder:
-    """Asked by a `MasterLink` each time before it connects."""
+    """Asked by a `MasterLink` each time it connects."""
 
     def __init__(
         self,
@@ -53,9 +52,8 @@ class MasterFinder:
         self._credentials = credentials
         self._shared = caller_set(name="comparison")
 
-    async def __call__(self) -> Target | Refused | None:
-        """The master's HA port and where to go on; None while no master is known. Raises
-        MasterUnreachable."""
+    def address(self) -> tuple[str, int] | Refused | None:
+        """The master's HA port; None while no master is known."""
         remoting, ha = self._master.remoting, self._master.ha
         if remoting is None or ha is None:
             return None
@@ -65,8 +63,12 @@ class MasterFinder:
                 f"{remoting} is this broker itself: ha_master_address (haMasterAddress), or the "
                 "name server's entry for broker id 0, has to name its master",
             )
+        return split_address(ha)
+
+    async def compare(self) -> Asked | Refused:
+        """The log offset to ask the master for. Raises MasterUnreachable."""
+        host, port = split_address(self._master.remoting or "")
         try:
-            host, port = split_address(remoting)
             caller = await Caller.connect(
                 host, port, _CONNECT_S, shared=self._shared, tls=self._tls
             )
@@ -74,9 +76,6 @@ class MasterFinder:
             raise MasterUnreachable(str(error)) from error
         try:
             master = RemoteMaster(caller, _ANSWER_S, self._credentials)
-            asked = await compare(master, self._store, self._settings, frozenset(self._own))
+            return await compare(master, self._store, self._settings, frozenset(self._own))
         finally:
             caller.close()
-        if isinstance(asked, Refused):
-            return asked
-        return Target(split_address(ha), asked.log_offset)

@@ -28,7 +28,8 @@ from aerobee.remoting.listening.arrivals import Arrivals, ArrivalTimes, Encrypti
 from aerobee.remoting.listening.server import Listening
 from aerobee.remoting.peers import address_text
 from aerobee.remoting.tls.tls_session import TlsSession
-from aerobee.store.log.replication.feed import CannotFollow, Feed
+from aerobee.store.log.replication.ages import EndTimes
+from aerobee.store.log.replication.feed import CannotFollow, Feed, FollowError
 from aerobee.summed_log import SummedLog
 
 log = logging.getLogger("aerobee.broker.replication")
@@ -44,6 +45,10 @@ _REFUSED_S = 60.0
 _SILENT_S = 20.0
 _LOOK_S = 1.0
 _PAUSE_S = 1.0
+# Why a connection is not taken, as the kinds of refusals are called beside those of the feed.
+_UNTRUSTED = "untrusted"
+_CROWDED = "crowded"
+_REFUSALS = (*(kind.value for kind in FollowError), _UNTRUSTED, _CROWDED)
 
 
 class Waiting(Protocol):
@@ -56,6 +61,19 @@ class Waiting(Protocol):
 class _Refused(NamedTuple):
     text: str
     at: float
+
+
+class SlaveFigures(NamedTuple):
+    """One slave, for people and for metrics."""
+
+    #: Its address; with the port only where two are connected from one address.
+    address: str
+    connection: SlaveConnection
+    #: The bytes of the log that it has not reported, and for how long the log has had the first of
+    #: them, in seconds.
+    behind: int
+    age_s: float
+    is_near: bool
 
 
 class HaPort:
@@ -84,8 +102,10 @@ class HaPort:
         #: The slaves that are connected.
         self.slaves: set[SlaveConnection] = set()
         self._refused: dict[str, _Refused] = {}
-        #: Slaves that could not be served, by the kind of their error.
+        #: Slaves that were not served, by why.
         self.refusals: Counter[str] = Counter()
+        self._ends = EndTimes()
+        self._sent_before = 0
         self._sums = SummedLog(loop.time, call_later=loop.call_later)
 
     # --- the port -----------------------------------------------------------------------------
@@ -115,10 +135,14 @@ class HaPort:
     async def take_accepted(self, accepted: socket.socket, peer: tuple[str, int]) -> None:
         """Refuse a socket, serve it, or see first whether it is TLS."""
         self.stats.accepted += 1
-        reason = self._reason_against(peer[0])
-        if reason is not None:
+        found = self._reason_against(peer[0])
+        if found is not None:
             accepted.close()
+            why, reason = found
             self.stats.refused_address += 1
+            self.refusals[why] += 1
+            if why == _UNTRUSTED:
+                self._remember(peer[0], f"it is not admitted: {reason}")
             kind = "refused", peer[0]
             self._sums.add(
                 log, logging.WARNING, kind, "slave refused peer=%s why=%s", *peer[:1], reason
@@ -131,20 +155,20 @@ class HaPort:
         else:
             await self.open_plain(accepted, peer)
 
-    def _reason_against(self, host: str) -> str | None:
+    def _reason_against(self, host: str) -> tuple[str, str] | None:
         if not self._trust(host):
-            return (
+            return _UNTRUSTED, (
                 "its address is not among haSlaveAddresses, or without these not among the white "
                 "addresses of plain_acl.yml"
             )
         arriving = 0 if self._arrivals is None else len(self._arrivals)
         if len(self.slaves) + arriving >= MOST_SLAVES:
-            return f"{MOST_SLAVES} slaves are connected"
+            return _CROWDED, f"{MOST_SLAVES} slaves are connected"
         of_address = sum([slave.peer[0] == host for slave in self.slaves])
         if self._arrivals is not None:
             of_address += self._arrivals.count_of(host)
         if of_address >= MOST_OF_ADDRESS:
-            return f"{MOST_OF_ADDRESS} connections of its address are open"
+            return _CROWDED, f"{MOST_OF_ADDRESS} connections of its address are open"
         return None
 
     async def open_plain(self, arrived: socket.socket, peer: tuple[str, int]) -> None:
@@ -185,6 +209,7 @@ class HaPort:
         now = self._loop.time()
         sign_s = self._settings.ha_heartbeat_interval_ms / 1000
         silent_s = self._settings.ha_housekeeping_interval_ms / 1000
+        self._ends.note(self._feed.end, now)
         for slave in list(self.slaves):
             slave.look(now, sign_s=sign_s, silent_s=silent_s)
         self._feed.settle()
@@ -199,8 +224,7 @@ class HaPort:
         """A slave cannot be served: note what a person has to do."""
         self.refusals[error.kind.value] += 1
         host = connection.peer[0]
-        if host in self._refused or len(self._refused) < _MOST_REFUSED:
-            self._refused[host] = _Refused(str(error), self._loop.time())
+        self._remember(host, str(error))
         self._sums.add(
             log,
             logging.ERROR,
@@ -211,11 +235,51 @@ class HaPort:
             error,
         )
 
+    def _remember(self, host: str, text: str) -> None:
+        if host in self._refused or len(self._refused) < _MOST_REFUSED:
+            self._refused[host] = _Refused(text, self._loop.time())
+
     def ended(self, connection: SlaveConnection) -> None:
         """A connection has ended."""
         self.slaves.discard(connection)
+        self._sent_before += connection.sent_bytes
         self.stats.open -= 1
         self._answers.go_on()
+
+    # --- for people ---------------------------------------------------------------------------
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of the log that slaves were sent, those that are gone included."""
+        return self._sent_before + sum([slave.sent_bytes for slave in self.slaves])
+
+    @property
+    def near(self) -> int:
+        """How many slaves are near enough to count as copies."""
+        return self._feed.near
+
+    def all_refusals(self) -> dict[str, int]:
+        """Slaves that were not served, by why: each from the start on, so that its first is an
+        increase."""
+        return {why: self.refusals[why] for why in _REFUSALS}
+
+    def figures(self) -> list[SlaveFigures]:
+        """The slaves, by their addresses."""
+        now, near = self._loop.time(), self._settings.ha_slave_behind_max_bytes
+        of_address = Counter([slave.peer[0] for slave in self.slaves])
+        found = []
+        for slave in self.slaves:
+            follower, host = slave.follower, slave.peer[0]
+            found.append(
+                SlaveFigures(
+                    host if of_address[host] == 1 else address_text(slave.peer),
+                    slave,
+                    follower.behind,
+                    self._ends.age(follower.reported, now) if follower.behind else 0.0,
+                    follower.asked and follower.behind < near,
+                )
+            )
+        return sorted(found, key=lambda one: one.address)
 
     def problem(self) -> str | None:
         """Why slaves were refused in the last minute, for readiness; None if no slave was."""

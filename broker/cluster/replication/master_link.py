@@ -2,7 +2,7 @@
 
 | step    | what happens                                                                          |
 |---------|---------------------------------------------------------------------------------------|
-| finding | the address comes from haMasterAddress, or from the name server's answers             |
+| finding | the address comes from haMasterAddress, or from the name server's answers; connect    |
 | asking  | the logs are compared (`comparison/`); what differs is refused, with what to do       |
 | taking  | blocks are taken and reported (`block_reader.py`), until the connection ends          |
 
@@ -19,12 +19,12 @@ import enum
 import logging
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, TypeAlias
+from typing import Protocol
 
-from aerobee.broker.cluster.comparison.comparing import Refused
+from aerobee.broker.cluster.comparison.comparing import Asked, RefusalKind, Refused
 from aerobee.broker.cluster.comparison.master_requests import MasterUnreachable
 from aerobee.broker.cluster.replication.block_reader import BlockReader, Follows
+from aerobee.broker.cluster.replication.rates import Rate
 from aerobee.config.model import Settings
 from aerobee.remoting.errors import connect_failure
 from aerobee.remoting.peers import address_text
@@ -50,15 +50,14 @@ class Step(enum.Enum):
     REFUSED = "refused"
 
 
-class Target(NamedTuple):
-    """The HA port of the master, and the log offset to ask it for."""
+class Finder(Protocol):
+    """Finds the master, and compares its log with this slave's."""
 
-    address: tuple[str, int]
-    log_offset: int
+    def address(self) -> tuple[str, int] | Refused | None:
+        """The HA port of the master; None while no master is known."""
 
-
-#: Finds the master and compares the logs; None while no master is known. Raises MasterUnreachable.
-Ask: TypeAlias = Callable[[], Awaitable[Target | Refused | None]]
+    async def compare(self) -> Asked | Refused:
+        """The log offset to ask the master for. Raises MasterUnreachable."""
 
 
 class MasterLink:
@@ -71,7 +70,7 @@ class MasterLink:
         appender: Appender,
         follows: Follows,
         *,
-        ask: Ask,
+        finder: Finder,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """`tls` encrypts the connection to the master's HA port."""
@@ -79,7 +78,7 @@ class MasterLink:
         self._loop = loop
         self._appender = appender
         self._follows = follows
-        self._ask = ask
+        self._finder = finder
         self._tls = tls
         self._reader: BlockReader | None = None
         self._task: asyncio.Task[None] | None = None
@@ -92,6 +91,11 @@ class MasterLink:
         #: How often the master was not followed, by the reason.
         self.refusals: Counter[str] = Counter()
         self.received_bytes = 0
+        #: Bytes a second, of late.
+        self.rate = Rate()
+        # When a master was heard and told last, on connections that have ended.
+        self._heard_at: float | None = None
+        self._told_at: float | None = None
 
     def start(self) -> None:
         """Begin to follow."""
@@ -103,9 +107,14 @@ class MasterLink:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        if self._reader is not None:
-            self._reader.close("this broker stops")
-            self._reader = None
+        self._leave("this broker stops")
+
+    def _leave(self, reason: str) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            self.received_bytes += reader.received_bytes
+            self._heard_at, self._told_at = reader.heard_at, reader.told_at
+            reader.close(reason)
 
     def durable_moved(self) -> None:
         """More is durable now, which may be what the master waits for."""
@@ -120,54 +129,63 @@ class MasterLink:
     async def _follow(self) -> float:
         """Follow until that ends; the pause before the next time, in seconds."""
         self.step = Step.FINDING if self.step is not Step.REFUSED else self.step
-        try:
-            asked = await self._ask()
-        except MasterUnreachable as error:
-            self._note(f"the master cannot be compared with: {error}")
-            return _FAILED_S
-        if asked is None:
+        address = self._finder.address()
+        if address is None:
             self.step = Step.FINDING
             self._note("the master is not known yet: the name servers know none of this name")
-            return 1.0
-        if isinstance(asked, Refused):
-            self.step = Step.REFUSED
-            self.refusals[asked.kind.value] += 1
-            self._note(asked.text)
-            return _REFUSED_S
+            return _LOOK_S
+        if isinstance(address, Refused):
+            return self._refused(address)
         if not self._appender.may_ask:
             return _LOOK_S
         self.step = Step.ASKING
-        host, port = asked.address
         try:
             async with asyncio.timeout(_CONNECT_S):
                 _, reader = await self._loop.create_connection(
-                    lambda: BlockReader(
-                        self._loop, self._appender, self._follows, asked.log_offset
-                    ),
-                    host,
-                    port,
+                    lambda: BlockReader(self._loop, self._appender, self._follows),
+                    *address,
                     ssl=self._tls,
                 )
         except (OSError, TimeoutError) as error:
-            why = "no answer" if isinstance(error, TimeoutError) else connect_failure(error, host)
-            self._note(f"cannot connect to {address_text(asked.address)}: {why}")
+            return self._unreachable(address, error)
+        self._reader = reader
+        try:
+            # Only now: a master that has restarted since is another one, and its connection ended.
+            asked = await self._finder.compare()
+        except MasterUnreachable as error:
+            self._leave("not compared")
+            self._note(f"the master cannot be compared with: {error}")
             return _FAILED_S
-        return await self._take(reader, asked)
+        if isinstance(asked, Refused):
+            self._leave("refused")
+            return self._refused(asked)
+        return await self._take(reader, address, asked.log_offset)
 
-    async def _take(self, reader: BlockReader, asked: Target) -> float:
-        self._reader, self.step, self.problem = reader, Step.TAKING, None
-        self.master = address_text(asked.address)
+    def _refused(self, refused: Refused) -> float:
+        self.step = Step.REFUSED
+        self.refusals[refused.kind.value] += 1
+        self._note(refused.text)
+        return _REFUSED_S
+
+    def _unreachable(self, address: tuple[str, int], error: OSError) -> float:
+        host, _ = address
+        why = "no answer" if isinstance(error, TimeoutError) else connect_failure(error, host)
+        self._note(f"cannot connect to {address_text(address)}: {why}")
+        return _FAILED_S
+
+    async def _take(self, reader: BlockReader, address: tuple[str, int], start: int) -> float:
+        self.step, self.problem = Step.TAKING, None
+        self.master = address_text(address)
         self.connections += 1
-        log.info("following master=%s from=%d", self.master, asked.log_offset)
+        log.info("following master=%s from=%d", self.master, start)
+        reader.ask(start)
         began = self._loop.time()
         try:
             while not reader.closed.done():
                 await asyncio.wait({reader.closed}, timeout=1.0)
                 self._look(reader)
         finally:
-            self._reader = None
-            self.received_bytes += reader.received_bytes
-            reader.close("not followed any more")
+            self._leave("not followed any more")
         self.master = ""
         self._note(reader.closed.result())
         self.step = Step.FINDING
@@ -176,6 +194,7 @@ class MasterLink:
     def _look(self, reader: BlockReader) -> None:
         """Report now and then; leave a master that has gone silent."""
         now, settings = self._loop.time(), self._settings
+        self.rate.look(now, self.received)
         if now - reader.heard_at > settings.ha_housekeeping_interval_ms / 1000:
             reader.close("the master has gone silent")
         elif now - reader.told_at >= settings.ha_heartbeat_interval_ms / 1000:
@@ -186,6 +205,34 @@ class MasterLink:
         """Bytes that were received from masters."""
         reader = self._reader
         return self.received_bytes + (0 if reader is None else reader.received_bytes)
+
+    def all_refusals(self) -> dict[str, int]:
+        """How often this slave has refused to follow, by why: each from the start on, so that its
+        first is an increase."""
+        return {kind.value: self.refusals[kind.value] for kind in RefusalKind}
+
+    @property
+    def heard_ago_s(self) -> float | None:
+        """Seconds since a master was heard last, None when none was."""
+        at = self._heard_at if self._reader is None else self._reader.heard_at
+        return None if at is None else max(0.0, self._loop.time() - at)
+
+    @property
+    def told_ago_s(self) -> float | None:
+        """Seconds since a master was told last how far this log is, None when none was."""
+        at = self._told_at if self._reader is None else self._reader.told_at
+        return None if at is None else max(0.0, self._loop.time() - at)
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """Bytes that have come and are not written yet: of records that are not whole, or not
+        checked."""
+        return self._appender.unwritten if self._reader is not None else 0
+
+    @property
+    def gaps(self) -> int:
+        """Damaged places of the master's log that were passed over."""
+        return self._appender.gaps
 
     def _note(self, problem: str) -> None:
         if problem != self.problem:

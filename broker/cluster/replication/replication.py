@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from aerobee.broker.cluster.replication.block_reader import Follows
 from aerobee.broker.cluster.replication.ha_port import HaPort, Waiting
-from aerobee.broker.cluster.replication.master_link import Ask, MasterLink
+from aerobee.broker.cluster.replication.master_link import Finder, MasterLink
 from aerobee.config.model import Settings
 from aerobee.store.message_store import MessageStore
 
@@ -62,14 +62,16 @@ class Replication:
         #: The link to the master, None on a master.
         self.link: MasterLink | None = None
 
-    def follow(self, follows: Follows, ask: Ask, tls: ssl.SSLContext | None) -> None:
+    def follow(self, follows: Follows, finder: Finder, tls: ssl.SSLContext | None) -> None:
         """Be a slave from now on."""
         assert self.link is None
         appender = self._store.make_appender()
         if not self._settings.ha_ack_durable:
             # Otherwise the master waits for the sync that this asks for.
             follows = _DispatchLater(self._loop, follows)
-        self.link = MasterLink(self._settings, self._loop, appender, follows, ask=ask, tls=tls)
+        self.link = MasterLink(
+            self._settings, self._loop, appender, follows, finder=finder, tls=tls
+        )
         self.link.start()
 
     async def stop_following(self) -> None:

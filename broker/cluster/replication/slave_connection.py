@@ -23,6 +23,7 @@ import logging
 from concurrent.futures import Executor
 from typing import Protocol
 
+from aerobee.broker.cluster.replication.rates import Rate
 from aerobee.broker.cluster.replication.wires import Block, Wire
 from aerobee.protocol.replication import BadReplication, ReportDecoder
 from aerobee.remoting.peers import address_text
@@ -89,6 +90,8 @@ class SlaveConnection:
         self.closed = False
         self.heard_at = self.wrote_at = loop.time()
         self.sent_bytes = 0
+        #: Bytes a second, of late.
+        self.rate = Rate()
         #: Those that a worker has had to fetch.
         self.worker_bytes = 0
         loop.add_reader(wire.socket, self._readable)
@@ -204,6 +207,7 @@ class SlaveConnection:
     def look(self, now: float, *, sign_s: float, silent_s: float) -> None:
         """Send a sign of life when nothing was sent for `sign_s`; end the connection when nothing
         was heard for `silent_s`."""
+        self.rate.look(now, self.sent_bytes)
         if now - self.heard_at > silent_s:
             self.close(f"the slave has reported nothing for {silent_s:g} s")
         elif self.follower.asked and self.state is State.LEVEL and now - self.wrote_at >= sign_s:

@@ -107,6 +107,11 @@ class Appender:
         return self._marks.written
 
     @property
+    def unwritten(self) -> int:
+        """Bytes that have landed, and are not part of whole checked records yet."""
+        return max(0, self._incoming.landed - self._marks.written)
+
+    @property
     def report(self) -> int:
         """The offset that the master is told: up to there this log has its bytes, and has synced
         them where that is promised. Not below what it was asked for."""

@@ -643,10 +643,11 @@ class Life:
         self._look_at_slaves()
 
     def settled(self) -> bool:
-        """Whether all have everything, and know of it."""
+        """Whether all have everything, and know of it: a slave that is not connected may have as
+        much as its master, and other bytes."""
         end = self.master.store.written
         return not self.waiting and all(
-            not slave.stuck
+            self.link_of(slave) is not None
             and (slave.store.written == end or (slave.appender.is_empty and not end))
             for slave in self.slaves
         )

@@ -103,7 +103,7 @@ def test_every_row_is_looked_at_here() -> None:
     # Every account may make these requests, by name: no other row may become open unseen.
     assert {
         *(Code.STAGE_INTENT, Code.STAGE_STATUS, Code.STAGE_ABORT, Code.STAGE_CAPABILITY),
-        *(Code.GET_BROKER_RUNTIME_INFO, Code.VIEW_BROKER_STATS_DATA),
+        *(Code.GET_BROKER_RUNTIME_INFO, Code.VIEW_BROKER_STATS_DATA, Code.GET_BROKER_HA_STATUS),
         Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
     } == OPEN
     assert set(NAME_SERVER_NEEDS.values()) == {administrator}

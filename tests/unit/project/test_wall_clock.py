@@ -23,6 +23,7 @@ ALLOWED = {
     "broker/requests/administration/traffic_statistics.py": "shown to people",
     "broker/core.py": "versions of tables, as the reference",
     "broker/monitoring/health_checks.py": "shown to people",
+    "broker/cluster/replication/ha_status.py": "shown to people",
     "broker/monitoring/store_metrics.py": "ages of messages",
     "broker/messages/pull.py": "the time in a message about an offset that moved",
     "broker/broker_stats.py": "shown to people",

@@ -358,6 +358,7 @@ class FakeStore:
 
     def __init__(self) -> None:
         self.stats = StoreStats()
+        self.marks = SimpleNamespace(replicated=700)
 
 
 async def test_free_buffers_of_the_transient_pool_are_shown(
@@ -392,7 +393,7 @@ async def test_store_marks_times_and_disk(metrics: Metrics, tmp_path: Path) -> N
     usage = store_metrics.DiskUsage(str(tmp_path))
     metrics.add("store", store_metrics.marks_and_times, store, usage)
     page = samples(await scrape(metrics))
-    for mark, expected in (("oldest", 100), ("dispatched", 800), ("durable", 900)):
+    for mark, expected in (("oldest", 100), ("replicated", 700), ("durable", 900)):
         assert value(page, "aerobee_store_mark_bytes", mark=mark) == expected
     local = {"storage_type": "local", "storage_medium": "disk"}
     assert value(page, "rocketmq_storage_flush_behind_bytes", **local) == 100

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.cluster.comparison.comparing import RefusalKind, Refused
+from aerobee.broker.cluster.comparison.comparing import Asked, RefusalKind, Refused
 from aerobee.broker.cluster.replication import master_link
-from aerobee.broker.cluster.replication.master_link import MasterLink, Step, Target
+from aerobee.broker.cluster.replication.master_link import MasterLink, Step
 from aerobee.protocol.replication import encode_head
 from aerobee.store.message_store import MessageStore
 from tests.unit.broker.cluster.replication.joined import log_of, master_at
@@ -32,15 +32,18 @@ class Slave:
         values: dict[str, object] = {"broker_role": "SLAVE", "broker_id": 1, **changes}
         self.settings = small_settings(path / "slave", **values)
         self.store = MessageStore.open(self.settings)
-        self.answer: Target | Refused | None = None
+        self.answer: Refused | None = None
         self.port = port
         self.dispatches = 0
         loop = asyncio.get_running_loop()
         self.appender = self.store.make_appender()
-        self.link = MasterLink(self.settings, loop, self.appender, self, ask=self.ask)
+        self.link = MasterLink(self.settings, loop, self.appender, self, finder=self)
 
-    async def ask(self) -> Target | Refused | None:
-        return self.answer or Target(("127.0.0.1", self.port), self.store.marks.written or 1)
+    def address(self) -> tuple[str, int] | Refused | None:
+        return "127.0.0.1", self.port
+
+    async def compare(self) -> Asked | Refused:
+        return self.answer or Asked(self.store.marks.written or 1)
 
     def appended(self) -> None:
         self.dispatches += 1

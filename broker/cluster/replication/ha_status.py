@@ -1,0 +1,80 @@
+"""GET_BROKER_HA_STATUS (907) of RocketMQ 5, as `mqadmin haStatus` and `aerobee broker ha` show it
+(protocol/WIRE.md 4.13).
+
+A master tells of its slaves, a slave of its master; a broker whose port for slaves is closed is a
+master without slaves.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from aerobee.broker.routing.router import Handler
+from aerobee.protocol.bodies.ha_status import HaStatus, MasterStatus, SlaveStatus
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.frames.command import Command, encode_success
+from aerobee.remoting.connections.connection import Connection
+from aerobee.remoting.peers import address_text
+from aerobee.store.message_store import MessageStore
+
+# Most brokers never load these.
+if TYPE_CHECKING:
+    from aerobee.broker.cluster.replication.ha_port import HaPort, SlaveFigures
+    from aerobee.broker.cluster.replication.master_link import MasterLink
+    from aerobee.broker.cluster.replication.replication import Replication
+
+
+class HaStatusRequests:
+    """Serves administrators. Loop thread only."""
+
+    def __init__(self, store: MessageStore, replication: Replication | None) -> None:
+        self._store = store
+        self._replication = replication
+
+    def handlers(self) -> dict[int, Handler]:
+        """The handlers by request code."""
+        return {RequestCode.GET_BROKER_HA_STATUS: self.ha_status}
+
+    def ha_status(self, _connection: Connection, command: Command) -> bytes:
+        """The slaves or the master."""
+        parts = self._replication
+        if parts is None:
+            status = HaStatus(self._store.written)
+        elif parts.link is not None:
+            status = HaStatus(master=_of_master(parts.link, self._store.written))
+        else:
+            status = _of_slaves(parts.port, self._store.written)
+        return encode_success(command, status.encode())
+
+
+def _of_slaves(port: HaPort, end: int) -> HaStatus:
+    return HaStatus(end, tuple(_of_slave(one) for one in port.figures()))
+
+
+def _of_slave(figures: SlaveFigures) -> SlaveStatus:
+    connection = figures.connection
+    return SlaveStatus(
+        address_text(connection.peer),
+        connection.follower.reported,
+        figures.behind,
+        figures.is_near,
+        connection.rate.bytes_a_second,
+        connection.follower.position,
+    )
+
+
+def _of_master(link: MasterLink, end: int) -> MasterStatus:
+    return MasterStatus(
+        link.master,
+        link.problem is None,
+        end,
+        _ms_ago(link.heard_ago_s),
+        _ms_ago(link.told_ago_s),
+        link.rate.bytes_a_second,
+    )
+
+
+def _ms_ago(seconds: float | None) -> int:
+    """The time of the epoch so long ago; 0 for never."""
+    return 0 if seconds is None else round((time.time() - seconds) * 1000)

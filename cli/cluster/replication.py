@@ -1,0 +1,189 @@
+"""`aerobee broker ha`: masters and slaves by broker name, and how far each slave is.
+
+RocketMQ 5 and ours tell of their replication (907); of RocketMQ 4.9 only the ends of logs are
+known. Each broker is asked at a time of its own, masters first, so a lag that only these ends tell
+is one of a log that goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from aerobee.cli.cluster.command_session import admin_of, client_command, exit_code
+from aerobee.cli.printing.output import (
+    CANNOT_CONNECT,
+    OK,
+    CommandFailed,
+    print_json,
+    print_table,
+    say,
+)
+from aerobee.client.admin import Admin, BrokerHa
+from aerobee.client.errors import ClientError
+from aerobee.protocol.bodies.ha_status import SlaveStatus
+from aerobee.protocol.bodies.routes import MASTER_ID, BrokerRoute
+
+_AT_ONCE: Final = 16
+_COLUMNS: Final = ("broker", "id", "role", "address", "end", "acknowledged", "lag", "state")
+
+
+class _Row(NamedTuple):
+    """One broker of a name; None where nobody told."""
+
+    broker: str
+    id: int | None  # None: it is connected to the master, and no name server knows it
+    role: str
+    address: str
+    end: int | None
+    acknowledged: int | None
+    lag: int | None
+    state: str
+
+
+class _Asked(NamedTuple):
+    """The answer of a broker, or why it did not come."""
+
+    broker_id: int
+    address: str
+    found: BrokerHa | None
+    error: ClientError | None
+
+    @property
+    def trouble(self) -> str:
+        """The state of a broker that has not told anything."""
+        is_silent = self.error is None or exit_code(self.error) == CANNOT_CONNECT
+        return "does not answer" if is_silent else "answers with an error"
+
+    @property
+    def is_master(self) -> bool:
+        status = None if self.found is None else self.found.status
+        return self.broker_id == MASTER_ID if status is None else status.is_master
+
+
+@client_command
+async def show_ha(parsed: argparse.Namespace) -> int:
+    """Print masters and slaves."""
+    async with admin_of(parsed) as admin:
+        known = (await admin.cluster()).brokers
+        if parsed.broker is not None and parsed.broker not in known:
+            there = ", ".join(sorted(known)) or "none"
+            raise CommandFailed(f"there is no broker {parsed.broker}: there is {there}")
+        names = sorted(known) if parsed.broker is None else [parsed.broker]
+        turns = asyncio.Semaphore(_AT_ONCE)
+        answers = await asyncio.gather(*(_ask(admin, known[name], turns) for name in names))
+    rows = [row for name, asked in zip(names, answers, strict=True) for row in _rows(name, asked)]
+    if parsed.json:
+        print_json({"brokers": [row._asdict() for row in rows]})
+    else:
+        print_table(_COLUMNS, rows)
+    code = OK
+    for one in (one for asked in answers for one in asked):
+        if one.error is not None:
+            say(f"{one.address}: {one.error}")
+            code = max(code, exit_code(one.error))
+    return code
+
+
+async def _ask(admin: Admin, route: BrokerRoute, turns: asyncio.Semaphore) -> list[_Asked]:
+    """Ask the brokers of one name, the master first."""
+    found = []
+    for broker_id, address in sorted(route.addresses.items()):
+        async with turns:
+            try:
+                found.append(_Asked(broker_id, address, await admin.ha_state(address), None))
+            except ClientError as error:
+                found.append(_Asked(broker_id, address, None, error))
+    return found
+
+
+def _rows(name: str, asked: list[_Asked]) -> list[_Row]:
+    master = next((one for one in asked if one.is_master), None)
+    slaves = [one for one in asked if one is not master]
+    status = None if master is None or master.found is None else master.found.status
+    connected = None if status is None else list(status.slaves)
+    rows = [] if master is None else [_of_master(name, master, connected)]
+    matched = _matched(slaves, connected or ())
+    end = None if master is None or master.found is None else master.found.end
+    for slave in slaves:
+        rows.append(_of_slave(name, slave, matched.get(slave.address), end, connected))
+    taken = [one.address for one in matched.values()]
+    for one in connected or ():
+        # A connection whose slave cannot be told is shown as it is.
+        if one.address not in taken:
+            rows.append(_of_connection(name, one))
+    return rows
+
+
+def _of_master(name: str, master: _Asked, connected: list[SlaveStatus] | None) -> _Row:
+    if master.found is None:
+        state = master.trouble
+    elif connected is None:
+        state = "does not tell of its slaves"
+    else:
+        near = sum(one.in_sync for one in connected)
+        state = f"{near} of {len(connected)} slaves near enough" if connected else "no slaves"
+    end = None if master.found is None else master.found.end
+    return _Row(name, master.broker_id, "master", master.address, end, None, None, state)
+
+
+def _of_slave(
+    name: str,
+    slave: _Asked,
+    seen: SlaveStatus | None,
+    master_end: int | None,
+    connected: list[SlaveStatus] | None,
+) -> _Row:
+    end = None if slave.found is None else slave.found.end
+    lag = None if end is None or master_end is None else max(0, master_end - end)
+    if seen is not None:
+        lag, state = seen.behind, _state(seen)
+    elif slave.found is None:
+        state = slave.trouble
+    elif connected is not None and not connected:
+        state = "not connected to its master"
+    elif slave.found.status is None or slave.found.status.master is None:
+        state = "does not tell"
+    else:
+        state = "follows" if slave.found.status.master.is_connected else "does not follow"
+    acknowledged = None if seen is None else seen.acknowledged
+    return _Row(name, slave.broker_id, "slave", slave.address, end, acknowledged, lag, state)
+
+
+def _of_connection(name: str, seen: SlaveStatus) -> _Row:
+    state = f"{_state(seen)}, by its connection"
+    return _Row(name, None, "slave", seen.address, None, seen.acknowledged, seen.behind, state)
+
+
+def _state(seen: SlaveStatus) -> str:
+    """How a master sees a slave."""
+    if seen.behind == 0:
+        return "level"
+    if seen.acknowledged == 0:
+        return "connected, has reported nothing"
+    return "near enough" if seen.in_sync else "too far behind to count as a copy"
+
+
+def _matched(slaves: Iterable[_Asked], connected: Iterable[SlaveStatus]) -> dict[str, SlaveStatus]:
+    """The connections of slaves, by the addresses for clients of these: those of the same host, if
+    it has one of each; and what is left over, if that is one of each. Several slaves of one host
+    cannot be told apart."""
+    found: dict[str, SlaveStatus] = {}
+    left, free = list(slaves), list(connected)
+    for host in {_host(one.address) for one in left}:
+        mine = [one for one in left if _host(one.address) == host]
+        its = [one for one in free if _host(one.address) == host]
+        if len(mine) == len(its) == 1:
+            found[mine[0].address] = its[0]
+    left = [one for one in left if one.address not in found]
+    free = [one for one in free if one not in found.values()]
+    if len(left) == len(free) == 1:
+        found[left[0].address] = free[0]
+    return found
+
+
+def _host(address: str) -> str:
+    """The host of an address that a peer has written, RocketMQ's with a slash in front or not."""
+    return address.rpartition(":")[0].strip("/[]")

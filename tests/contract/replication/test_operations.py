@@ -1,0 +1,249 @@
+"""A master and its slave as people see them: metrics, readiness, GET_BROKER_HA_STATUS, and
+`aerobee broker ha`."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from aerobee import testing
+from aerobee.cli.main import main
+from aerobee.protocol.bodies.ha_status import HaStatus
+from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.testing import RunningBroker
+from tests.contract.conftest import Wire
+from tests.ports import free_port
+
+WAIT_S = 20.0
+
+
+@contextmanager
+def master(**settings: Any) -> Iterator[RunningBroker]:
+    own: dict[str, Any] = {"broker_role": "SYNC_MASTER", "nameserver_port": free_port()}
+    with _broker(**{**own, **settings}) as running:
+        yield running
+
+
+@contextmanager
+def slave(of: RunningBroker, **settings: Any) -> Iterator[RunningBroker]:
+    own: dict[str, Any] = {"broker_role": "SLAVE", "broker_id": 1, "name_servers": of.name_server}
+    with _broker(**{**own, **settings}) as running:
+        yield running
+
+
+@contextmanager
+def _broker(**settings: Any) -> Iterator[RunningBroker]:
+    ports = {"ha_listen_port": free_port(), "http_enabled": True, "http_port": free_port()}
+    with testing.broker(**{**ports, **settings}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[RunningBroker, RunningBroker]]:
+    with master() as first, slave(first) as second:
+        until(lambda: value(first, "aerobee_slaves_near") == 1)
+        yield first, second
+
+
+def until(holds: Callable[[], object]) -> None:
+    end = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.02)
+
+
+def get(broker: RunningBroker, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{broker.http}{path}", timeout=WAIT_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def series(broker: RunningBroker, name: str) -> dict[tuple[str, ...], float]:
+    """The samples of one name, by the values of their labels."""
+    _, page = get(broker, "/metrics")
+    return {
+        tuple(sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def value(broker: RunningBroker, name: str, *labels: str) -> float | None:
+    return series(broker, name).get(labels)
+
+
+def note(broker: RunningBroker, name: str) -> dict[str, Any]:
+    status, body = get(broker, "/ready")
+    assert status == 200
+    found = [one for one in json.loads(body)["checks"] if one["check"] == name]
+    assert len(found) == 1
+    assert found[0]["note"]
+    note: dict[str, Any] = found[0]
+    return note
+
+
+async def test_metrics_tell_of_slaves_at_the_master_and_of_the_master_at_a_slave(
+    pair: tuple[RunningBroker, RunningBroker],
+) -> None:
+    first, second = pair
+    wire = await Wire.to(first.broker)
+    assert (await wire.send("Counted", b"x" * 3000)).code == ResponseCode.SUCCESS
+    wire.caller.close()
+    mark = "aerobee_store_mark_bytes"
+    written = value(first, mark, "written")
+    assert written is not None
+    assert written > 3000
+    until(lambda: value(second, mark, "written") == written)
+    until(lambda: value(first, mark, "replicated") == written)
+    assert series(first, "aerobee_role") == {("master",): 1, ("slave",): 0}
+    assert series(second, "aerobee_role") == {("master",): 0, ("slave",): 1}
+    counts = [value(first, f"aerobee_slaves{end}") for end in ("", "_near", "_promised")]
+    assert counts == [1, 1, 1]
+    until(lambda: value(first, "aerobee_slave_lag_bytes", "127.0.0.1") == 0)
+    assert value(first, "aerobee_slave_lag_seconds", "127.0.0.1") == 0
+    assert value(first, "aerobee_slave_state", "127.0.0.1", "level") == 1
+    assert value(first, "aerobee_slave_state", "127.0.0.1", "cold") == 0
+    # Byte 0 is there before it is sent.
+    for name in ("aerobee_slaves_sent_bytes_total",):
+        assert value(first, name) in (written, written - 1)
+    assert value(first, "aerobee_slave_sent_bytes_total", "127.0.0.1") in (written, written - 1)
+    refusals = series(first, "aerobee_slave_refusals_total")
+    assert set(refusals) == {
+        (reason,) for reason in ("above", "back", "below", "crowded", "unsent", "untrusted")
+    }
+    states = series(second, "aerobee_master_link_state")
+    assert [state for (state,), at in states.items() if at] == ["taking"]
+    assert value(second, "aerobee_master_connections_total") == 1
+    received = value(second, "aerobee_master_received_bytes_total")
+    assert received is not None
+    assert received > written
+    assert value(second, "aerobee_master_unwritten_bytes") == 0
+    ago = value(second, "aerobee_master_heard_ago_seconds")
+    assert ago is not None
+    assert 0 <= ago < WAIT_S
+    assert value(second, "aerobee_master_gaps_total") == 0
+    # A master has no master, and this slave no slaves.
+    assert series(first, "aerobee_master_link_state") == {}
+    assert series(second, "aerobee_slave_lag_bytes") == {}
+
+
+def test_readiness_of_a_pair_has_nothing_to_note(pair: tuple[RunningBroker, RunningBroker]) -> None:
+    for broker in pair:
+        for name in ("slaves are served", "copies are there", "follows its master"):
+            assert note(broker, name)["ok"], (broker, name)
+
+
+async def test_master_and_slave_tell_tools_of_each_other(
+    pair: tuple[RunningBroker, RunningBroker],
+) -> None:
+    first, _ = pair
+    end = value(first, "aerobee_store_mark_bytes", "written")
+    until(lambda: value(first, "aerobee_store_mark_bytes", "replicated") == end)
+    found = []
+    for broker in pair:
+        wire = await Wire.to(broker.broker)
+        answer = await wire.call(RequestCode.GET_BROKER_HA_STATUS)
+        wire.caller.close()
+        assert answer.code == ResponseCode.SUCCESS
+        found.append(HaStatus.parse(answer.body))
+    of_master, of_slave = found
+    assert of_master.is_master
+    assert of_master.end == end
+    (seen,) = of_master.slaves
+    assert (seen.acknowledged, seen.sent_from, seen.behind, seen.in_sync) == (end, end, 0, True)
+    assert seen.address.startswith("127.0.0.1:")
+    assert of_slave.master is not None
+    assert of_slave.master.is_connected
+    assert of_slave.master.address == f"127.0.0.1:{first.settings.ha_listen_port}"
+    assert of_slave.master.end == end
+    assert abs(of_slave.master.heard_ms / 1000 - time.time()) < WAIT_S
+    assert abs(of_slave.master.told_ms / 1000 - time.time()) < WAIT_S
+
+
+def test_the_command_shows_the_pair(
+    pair: tuple[RunningBroker, RunningBroker], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = pair
+    end = value(first, "aerobee_store_mark_bytes", "written")
+    assert main(["broker", "ha", "-n", first.name_server, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["brokers"]
+    assert rows == [
+        {
+            "broker": "test-broker", "id": 0, "role": "master", "address": first.broker,
+            "end": end, "acknowledged": None, "lag": None, "state": "1 of 1 slaves near enough",
+        },
+        {
+            "broker": "test-broker", "id": 1, "role": "slave", "address": second.broker,
+            "end": end, "acknowledged": end, "lag": 0, "state": "level",
+        },
+    ]  # fmt: skip
+    assert main(["broker", "ha", "-n", first.name_server]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].split() == [
+        *("BROKER", "ID", "ROLE", "ADDRESS", "END", "ACKNOWLEDGED", "LAG", "STATE")
+    ]
+    assert len(table) >= 3
+    assert main(["broker", "ha", "-n", first.name_server, "--broker", "nobody"]) == 1
+    assert "there is no broker nobody: there is test-broker" in capsys.readouterr().err
+
+
+async def test_a_sync_master_without_its_slave_says_so_and_stays_ready() -> None:
+    with master() as alone:
+        found = note(alone, "copies are there")
+        assert not found["ok"]
+        assert found["reason"].startswith("0 of the 1 slaves")
+        assert "start the slave" in found["what_to_do"]
+        wire = await Wire.to(alone.broker)
+        sent = await wire.send("Alone", b"x")
+        status = HaStatus.parse((await wire.call(RequestCode.GET_BROKER_HA_STATUS)).body)
+        wire.caller.close()
+        assert sent.code == ResponseCode.SLAVE_NOT_AVAILABLE
+        assert (status.is_master, status.slaves) == (True, ())
+
+
+def test_a_refused_slave_is_noted_on_the_side_of_the_master() -> None:
+    with master(ha_slave_addresses="10.1.2.3") as guarded, slave(guarded) as stranger:
+        until(lambda: not note(guarded, "slaves are served")["ok"])
+        assert "slave 127.0.0.1: it is not admitted" in note(guarded, "slaves are served")["reason"]
+        assert value(guarded, "aerobee_slave_refusals_total", "untrusted") != 0
+        until(lambda: not note(stranger, "follows its master")["ok"])
+        assert value(guarded, "aerobee_slaves") == 0
+
+
+async def test_a_broker_without_replication_has_the_families_and_no_series() -> None:
+    with testing.broker(http_enabled=True, http_port=free_port()) as plain:
+        _, page = get(plain, "/metrics")
+        _, ready = get(plain, "/ready")
+        wire = await Wire.to(plain.broker)
+        status = HaStatus.parse((await wire.call(RequestCode.GET_BROKER_HA_STATUS)).body)
+        wire.caller.close()
+    assert status.is_master
+    assert status.slaves == ()
+    families = {one.name: one.samples for one in text_string_to_metric_families(page)}
+    for name in ("slaves", "slave_lag_bytes", "slave_state", "master_link_state", "master_gaps"):
+        assert families[f"aerobee_{name}"] == []
+    assert [one.labels["role"] for one in families["aerobee_role"] if one.value] == ["master"]
+    assert "copies are there" not in ready
+
+
+def test_a_slave_that_stops_in_order_leaves_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    with master() as first:
+        with slave(first):
+            until(lambda: value(first, "aerobee_slaves") == 1)
+        until(lambda: value(first, "aerobee_slaves") == 0)
+        assert main(["broker", "ha", "-n", first.name_server, "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)["brokers"]
+        assert [(row["role"], row["state"]) for row in rows] == [("master", "no slaves")]
+        assert value(first, "aerobee_slaves_near") == 0
+        assert value(first, "aerobee_slaves_promised") == 1

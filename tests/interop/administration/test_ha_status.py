@@ -1,0 +1,65 @@
+"""mqadmin haStatus of RocketMQ 5, asking a master and a slave of ours."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from pathlib import Path
+
+from aerobee import testing
+from aerobee.client.blocking_roles import Producer
+from aerobee.client.message import Message
+from aerobee.client.producing.sender import SendStatus
+from tests.interop.kit import CACHE, require
+from tests.interop.peers import JAVA_FLAGS
+from tests.ports import free_port
+
+VERSION = "5.5.0"
+WAIT_S = 30.0
+
+
+def test_mqadmin_shows_the_slaves_of_a_master_and_the_master_of_a_slave(tmp_path: Path) -> None:
+    require(f"java-{VERSION}")
+    ports = {"broker_role": "SYNC_MASTER", "nameserver_port": free_port()}
+    with testing.broker(ha_listen_port=free_port(), **ports) as master:
+        follows = {"broker_role": "SLAVE", "broker_id": 1, "name_servers": master.name_server}
+        with testing.broker(ha_listen_port=free_port(), **follows) as slave:
+            with Producer(master.name_server) as producer:
+                _send_until_on_both(producer)
+            of_master, of_slave = [
+                mqadmin(tmp_path, "haStatus", "-n", master.name_server, "-b", one.broker)
+                for one in (master, slave)
+            ]
+            ha_port = master.settings.ha_listen_port
+    assert re.search(r"#MasterAddr\s+" + re.escape(master.broker), of_master), of_master
+    assert re.search(r"#InSyncSlaveNum\s+1\b", of_master), of_master
+    end = re.search(r"#MasterCommitLogMaxOffset\s+(\d+)", of_master)
+    assert end is not None, of_master
+    assert int(end[1]) > 0
+    assert re.search(rf"127\.0\.0\.1:\d+\s+{end[1]}\s+0\s+[\d.]+\s+OK\s+{end[1]}\b", of_master), (
+        of_master
+    )
+    assert f"127.0.0.1:{ha_port}" in of_slave, of_slave
+    assert re.search(rf"\b{end[1]}\b", of_slave), of_slave
+
+
+def mqadmin(folder: Path, *words: str) -> str:
+    """The output of one command, by the program of RocketMQ's tools."""
+    done = subprocess.run(
+        [
+            "java", *JAVA_FLAGS, f"-Duser.home={folder}", f"-Drocketmq.home.dir={folder}",
+            "-cp", f"{CACHE}/java/client-{VERSION}/*",
+            "org.apache.rocketmq.tools.command.MQAdminStartup", *words,
+        ],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _send_until_on_both(producer: Producer) -> None:
+    """Send, until a SYNC_MASTER answers that its slave has it."""
+    end = time.monotonic() + WAIT_S
+    while producer.send(Message("Copied", b"x")).status is not SendStatus.OK:
+        assert time.monotonic() < end, "no message came to the slave"

@@ -1,0 +1,117 @@
+"""`aerobee broker ha`: which slave is which, and what is shown of brokers that do not tell."""
+
+from __future__ import annotations
+
+from aerobee.cli.cluster.replication import _Asked, _Row, _rows
+from aerobee.client.admin import BrokerHa
+from aerobee.client.errors import NetworkError, RequestRefused
+from aerobee.protocol.bodies.ha_status import HaStatus, MasterStatus, SlaveStatus
+
+MASTER = "10.0.0.1:10911"
+
+
+def seen(address: str, acknowledged: int, *, in_sync: bool = True) -> SlaveStatus:
+    return SlaveStatus(address, acknowledged, 1000 - acknowledged, in_sync, 0, 1000)
+
+
+def of_master(*slaves: SlaveStatus) -> _Asked:
+    return _Asked(0, MASTER, BrokerHa(1000, HaStatus(1000, slaves)), None)
+
+
+def of_slave(broker_id: int, host: str, end: int, *, connected: bool = True) -> _Asked:
+    status = HaStatus(master=MasterStatus("10.0.0.1:10912", connected, end, 0, 0, 0))
+    return _Asked(broker_id, f"{host}:10911", BrokerHa(end, status), None)
+
+
+def shown(*asked: _Asked) -> list[tuple[object, ...]]:
+    """Without name and address."""
+    return [(one.id, one.role, *one[4:]) for one in _rows("a", list(asked))]
+
+
+def test_slaves_are_told_by_their_hosts() -> None:
+    found = shown(
+        of_master(seen("/10.0.0.3:4001", 10, in_sync=False), seen("10.0.0.2:4000", 900)),
+        of_slave(1, "10.0.0.2", 950),
+        of_slave(2, "10.0.0.3", 10),
+    )
+    assert found == [
+        (0, "master", 1000, None, None, "1 of 2 slaves near enough"),
+        (1, "slave", 950, 900, 100, "near enough"),
+        (2, "slave", 10, 10, 990, "too far behind to count as a copy"),
+    ]
+
+
+def test_the_only_slave_may_come_from_another_address() -> None:
+    assert shown(of_master(seen("192.168.7.7:4000", 1000)), of_slave(1, "10.0.0.2", 1000))[1:] == [
+        (1, "slave", 1000, 1000, 0, "level")
+    ]
+
+
+def test_a_slave_that_has_only_connected_has_reported_nothing() -> None:
+    found = shown(of_master(seen("10.0.0.2:4000", 0, in_sync=False)), of_slave(1, "10.0.0.2", 0))
+    assert found[1:] == [(1, "slave", 0, 0, 1000, "connected, has reported nothing")]
+
+
+def test_slaves_of_one_host_are_not_told_apart() -> None:
+    found = shown(
+        of_master(seen("10.0.0.2:4000", 900), seen("10.0.0.2:4001", 800)),
+        of_slave(1, "10.0.0.2", 900),
+        of_slave(2, "10.0.0.2", 800, connected=False),
+    )
+    assert found[1:] == [
+        (1, "slave", 900, None, 100, "follows"),
+        (2, "slave", 800, None, 200, "does not follow"),
+        (None, "slave", None, 900, 100, "near enough, by its connection"),
+        (None, "slave", None, 800, 200, "near enough, by its connection"),
+    ]
+
+
+def test_a_connection_without_a_registered_slave_is_shown() -> None:
+    assert _rows("a", [of_master(seen("10.0.0.9:4000", 1000))])[1:] == [
+        _Row("a", None, "slave", "10.0.0.9:4000", None, 1000, 0, "level, by its connection")
+    ]
+
+
+def test_rocketmq_49_tells_the_ends_only() -> None:
+    master = _Asked(0, MASTER, BrokerHa(1000, None), None)
+    slave = _Asked(1, "10.0.0.2:10911", BrokerHa(900, None), None)
+    assert shown(master, slave) == [
+        (0, "master", 1000, None, None, "does not tell of its slaves"),
+        (1, "slave", 900, None, 100, "does not tell"),
+    ]
+    # A slave of ours says whether it follows. Its end may have passed its master's, which was asked
+    # first.
+    assert shown(master, of_slave(1, "10.0.0.2", 1100))[1:] == [
+        (1, "slave", 1100, None, 0, "follows")
+    ]
+
+
+def test_a_slave_of_rocketmq_is_known_to_a_master_of_ours() -> None:
+    slave = _Asked(1, "10.0.0.2:10911", BrokerHa(1000, None), None)
+    assert shown(of_master(seen("10.0.0.2:4000", 1000)), slave)[1:] == [
+        (1, "slave", 1000, 1000, 0, "level")
+    ]
+    assert shown(of_master(), slave)[1:] == [
+        (1, "slave", 1000, None, 0, "not connected to its master")
+    ]
+
+
+def test_who_does_not_answer_is_in_the_list() -> None:
+    silent = _Asked(0, MASTER, None, NetworkError("no connection"))
+    assert shown(silent, of_slave(1, "10.0.0.2", 900)) == [
+        (0, "master", None, None, None, "does not answer"),
+        (1, "slave", 900, None, None, "follows"),
+    ]
+    gone = _Asked(1, "10.0.0.2:10911", None, NetworkError("no connection"))
+    assert shown(of_master(), gone)[1:] == [(1, "slave", None, None, None, "does not answer")]
+    # RocketMQ's fails on the question for figures in its first seconds.
+    failing = _Asked(
+        1, "10.0.0.2:10911", None, RequestRefused("no", address="a", code=1, remark="")
+    )
+    assert shown(of_master(), failing)[1:] == [
+        (1, "slave", None, None, None, "answers with an error")
+    ]
+    # Slaves alone: their master is gone.
+    assert shown(of_slave(1, "10.0.0.2", 900, connected=False)) == [
+        (1, "slave", 900, None, None, "does not follow")
+    ]
