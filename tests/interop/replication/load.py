@@ -26,7 +26,7 @@ STORED = {SEND_OK, FLUSH_TIMEOUT, SLAVE_TIMEOUT, NO_SLAVE}
 
 @dataclass(slots=True)
 class Sent:
-    """What was answered."""
+    """The answers that came."""
 
     #: Bodies that consumers get, each once.
     bodies: set[str] = field(default_factory=set)
@@ -39,7 +39,7 @@ class _Request:
     """A request whose answer has not come."""
 
     bodies: tuple[str, ...]
-    #: What a half message is answered with, 0 for other messages.
+    #: The decision for a half message, 0 for other messages.
     decision: int = 0
     ends_transaction: bool = False
 
@@ -94,7 +94,7 @@ class _Connection:
         self._take(0)
 
     def _take(self, most: int) -> None:
-        """Take answers until at most so many requests wait."""
+        """Take answers until `most` requests wait at most."""
         while len(self._waiting) > most:
             number, answer = self._wire.next_answer()
             self._answered(self._waiting.pop(number), answer)
