@@ -80,8 +80,10 @@ WHOLE: tuple[Whole, ...] = (
     Whole("bench of a Java broker", (3,), (f"{_INTEROP}bench",)),
     Whole("stores that cross", (1, 3), (f"{_INTEROP}store_crossing",)),  # Go writes into them
     # Waits of half a minute, in which clients ask for no routes.
-    Whole("a slave of RocketMQ 5", (2,), (rf"{_CLIENT}java5\]",), "java5"),
-    Whole("our master dies", (1, 4), (rf"{_INTEROP}failover.*consumers.*\[ours-ours\]",)),
+    Whole("a master of RocketMQ 5's slave dies", (4,),
+          (rf"{_INTEROP}failover.*consumers.*\[ours-java5\]",), "java5"),
+    Whole("slaves of RocketMQ 5", (2,), (rf"{_CLIENT}java5\]",), "java5"),
+    Whole("our master dies", (1,), (rf"{_INTEROP}failover.*consumers.*\[ours-ours\]",)),
     Whole("a master of Java's slave dies", (3,),
           (rf"{_INTEROP}failover.*consumers.*\[ours-java\]",)),
     Whole("Java's master dies", (0,), (rf"{_INTEROP}failover.*consumers.*\[java-ours\]",)),
@@ -158,7 +160,8 @@ class Drawn(NamedTuple):
         """Parts of the set-up scripts that no test needs."""
         if self.kind == ALL:
             return set()
-        return {row.part for row in WHOLE if row.part and self.draw not in row.draws}
+        parts = {row.part for row in WHOLE if row.part}
+        return parts - {row.part for row in WHOLE if self.draw in row.draws}
 
     def __str__(self) -> str:
         if self.kind == SIXTH:

@@ -59,7 +59,7 @@ class Readers:
             child.wait_lines(lambda lines: self._sent <= set(_bodies(lines)), patience_s)
 
     def check_once(self, known: dict[str, list[int]]) -> None:
-        """Messages that were handed over twice lie behind the offsets that a broker knew, by group."""
+        """Messages that came twice lie behind the offsets that a broker knew, by group."""
         for name, child in self._running.items():
             seen: set[tuple[int, int]] = set()
             for line in child.lines:
