@@ -21,6 +21,7 @@ OF_BROKERS: Final = frozenset(
     RequestCode.GET_ALL_DELAY_OFFSET,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
     RequestCode.LOG_RANGES,
+    RequestCode.REPLICA_TABLES,
 }
 OF_NAME_SERVERS: Final = NAME_SERVER_NEEDS.keys() - {
     RequestCode.REGISTER_BROKER,

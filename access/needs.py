@@ -260,6 +260,7 @@ BROKER_NEEDS: Final[Mapping[int, Needs]] = {
             RequestCode.GET_ALL_DELAY_OFFSET,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
             RequestCode.LOG_RANGES,
+            RequestCode.REPLICA_TABLES,
             # These change offsets, files or what consumers get, or tell of everybody's clients.
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
             RequestCode.QUERY_CORRECTION_OFFSET,

@@ -31,6 +31,7 @@ from aerobee.broker.cluster.comparison.log_ranges import LogRangeRequests
 from aerobee.broker.cluster.registration.broker_address import Identity
 from aerobee.broker.cluster.replication.ha_status import HaStatusRequests
 from aerobee.broker.cluster.role_change import RoleChange, have_all_durable
+from aerobee.broker.cluster.table_copies.copied_table import CopiedTable, in_one_step
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.delayed_waiting import DelayedWaiting, TimedWaiting
 from aerobee.broker.delay.delivery_progress import DelayProgress, TimerProgress
@@ -47,6 +48,8 @@ from aerobee.broker.requests.administration.broker_settings import SettingsReque
 from aerobee.broker.requests.administration.consumption import StatsRequests
 from aerobee.broker.requests.administration.group_offsets import ProgressRequests
 from aerobee.broker.requests.administration.queue_entries import QueueRequests
+from aerobee.broker.requests.administration.replica_tables import ReplicaTableRequests
+from aerobee.broker.requests.administration.topic_removal import TopicRemoval
 from aerobee.broker.requests.administration.topics_and_groups import TopicRequests
 from aerobee.broker.requests.administration.traffic_statistics import (
     SAMPLE_S,
@@ -86,6 +89,7 @@ from aerobee.broker.transactions.transactions import Transactions
 from aerobee.config.model import Settings
 from aerobee.native.form import CompiledForm
 from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.headers.replica_tables import DELAYS, DELETIONS, STAGES, TIMER
 from aerobee.protocol.headers.send import SendReply
 from aerobee.protocol.names import is_light
 from aerobee.remoting.turns import Spread, Turns
@@ -98,6 +102,7 @@ if TYPE_CHECKING:
 
     from aerobee.broker.cluster.replication.master_link import Finder
     from aerobee.broker.cluster.replication.replication import Replication
+    from aerobee.broker.cluster.table_copies.master_calls import MasterCalls
 
 C = TypeVar("C")
 
@@ -293,10 +298,36 @@ class BrokerCore:
         trust = slaves_trusted(self.settings, self._control)
         return Replication(self.settings, self._loop, self.store, self.answers, trust)
 
-    def follow(self, finder: Finder, tls: ssl.SSLContext | None) -> None:
-        """Begin to follow the master that `finder` finds."""
-        assert self.replication is not None
-        self.replication.follow(self._reput, finder, tls)
+    def follow(self, finder: Finder, tls: ssl.SSLContext | None, calls: MasterCalls) -> None:
+        """Begin to follow the master that `finder` finds, and to copy its tables by `calls`."""
+        # The import brings modules that no master needs.
+        from aerobee.broker.cluster.table_copies.config_copies import ConfigCopies
+        from aerobee.broker.cluster.table_copies.offset_copies import OffsetCopies
+        from aerobee.broker.cluster.table_copies.table_sync import Copies, TableSync
+
+        replication, settings = self.replication, self.settings
+        assert replication is not None
+        remove = self.topic_removal.remove_copied
+        copies = Copies(
+            ConfigCopies(settings, self.topics, self.groups, remove),
+            OffsetCopies(self.offsets, settings.max_offsets + settings.max_start_offsets),
+            self.copied_tables(),
+        )
+        sync = TableSync(self._loop, calls, copies, self.store, lambda: replication.is_taking)
+        replication.follow(self._reput, finder, tls, sync)
+
+    def copied_tables(self) -> tuple[CopiedTable, ...]:
+        """The tables that slaves take whole from their masters."""
+        deleted, delays, timer, staging = self.deleted_topics, self.delays, self.timer, self.staging
+        file = staging.file
+        return (
+            CopiedTable(
+                DELETIONS, in_one_step(deleted.copy), deleted.read, deleted.replace, at_once=True
+            ),
+            CopiedTable(DELAYS, in_one_step(delays.copy), DelayProgress.read, delays.replace),
+            CopiedTable(TIMER, in_one_step(timer.copy), TimerProgress.read, timer.replace),
+            CopiedTable(STAGES, file.copying, file.read, staging.replace, lambda: file.version),
+        )
 
     def _build_delays(self) -> None:
         """Build the parts that put messages when they have waited: levels, times, transactions."""
@@ -490,6 +521,9 @@ class BrokerCore:
         REQUEST_CODE_NOT_SUPPORTED."""
         settings, store, stats = self.settings, self.store, self.stats
         tables, name, endpoint = self.tables, settings.broker_name, self.identity.endpoint
+        self.topic_removal = TopicRemoval(
+            tables, stats=stats, store=store, on_loop=self._on_loop, retries=self.retries
+        )
         self._traffic = TrafficHistory(stats, store.stats_service, settings.cluster_name)
         later = WorkerAnswers(self._loop, stats)
         return {
@@ -502,8 +536,9 @@ class BrokerCore:
                 later=later,
                 bodies=self._bodies,
                 deleted=self.deleted_topics,
-                retries=self.retries,
+                removal=self.topic_removal,
             ).handlers(),
+            **ReplicaTableRequests(tables, self.copied_tables(), store).handlers(),
             **StatsRequests(name, endpoint, tables, stats, store).handlers(),
             **RuntimeRequests(settings, self.topics, store, stats, self.delays).handlers(),
             **HaStatusRequests(store, self.replication).handlers(),

@@ -181,6 +181,7 @@ class RequestCode(IntEnum):
     STAGE_ABORT = 31004
     WAITING_MESSAGES = 31010
     LOG_RANGES = 31020
+    REPLICA_TABLES = 31021
     # 5.x again.
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051

@@ -429,6 +429,15 @@ class MessageStore:
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
+    def newest_of(self, topic: str) -> int:
+        """The log offset of the newest message that a topic's queues have; -1 without any."""
+        newest = -1
+        for queue in [one for one in self._queues if one.topic == topic]:
+            entry = queue.entry(queue.max_offset - 1) if queue.max_offset else None
+            if entry is not None:
+                newest = max(newest, entry.log_offset)
+        return newest
+
     def queues(self) -> Iterator[tuple[str, int]]:
         """(topic, queue id) of all queues that hold or held messages."""
         return iter(list(self._queues.queues))

@@ -349,6 +349,9 @@ class ScheduleMessageService(DeliveryTurns[_Level, DelayProgress]):
 
     def _all_offsets(self, _connection: Connection, command: Command) -> bytes:
         """The next queue offset of each level, as slaves fetch them (protocol/WIRE.md 3.5, 4.8)."""
-        offsets = {level.level: level.offset for level in self.level_stats()}
-        body = dumps({"offsetTable": offsets})
-        return encode_success(command, body)
+        return encode_success(command, self.copy())
+
+    def copy(self) -> bytes:
+        """The next queue offset of each level, for slaves: see `DelayProgress.read`."""
+        levels = sorted(self._levels.items())
+        return dumps({"offsetTable": {number: level.offset for number, level in levels}})

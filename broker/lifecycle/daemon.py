@@ -17,7 +17,7 @@ import logging
 import os
 import secrets
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -252,6 +252,7 @@ class Daemon:
         )
         self._undo.append(("registration", self._leave_name_servers))
         self._show_network(metrics, name_server)
+        await self._ask_slaves(settings.name_server_list, identity.endpoint)
         await self.registrar.start()
         self.warnings += self.registrar.warnings
         own = identity.endpoint, advertised.endpoint(vip) if vip else "", _admin_address(settings)
@@ -394,22 +395,40 @@ class Daemon:
             settings.listen_host, settings.ha_listen_port, self._encryption
         )
 
+    async def _ask_slaves(self, servers: Sequence[str], endpoint: str) -> None:
+        """Take the offsets that consumers have committed at the slaves of this master while it was
+        away. A name server inside this process has just begun, and knows none."""
+        settings, core = self.settings, self.core
+        if core.role.is_slave or not settings.replicates or not servers:
+            return
+        # The import brings a module that most brokers do not need.
+        from aerobee.broker.cluster.table_copies.slave_offsets import Asking, take_from_slaves
+
+        asking = Asking(settings.broker_name, endpoint, self._outgoing, self._credentials)
+        await take_from_slaves(asking, servers, core.offsets, self.store.max_offset)
+
     def _follow(self) -> None:
         """Follow the master, on a slave."""
         if self.settings.broker_role != "SLAVE":
             return
         # The import brings modules that no master needs.
         from aerobee.broker.cluster.replication.finding import MasterFinder
+        from aerobee.broker.cluster.table_copies.master_calls import MasterCalls
 
-        finder = MasterFinder(
-            self.settings,
-            self.registrar.master,
-            self.store,
-            (self.addresses.broker, self.addresses.vip),
-            tls=self._outgoing,
-            credentials=self._credentials,
+        master, tls, keys = self.registrar.master, self._outgoing, self._credentials
+        own = self.addresses.broker, self.addresses.vip
+        finder = MasterFinder(self.settings, master, self.store, own, tls=tls, credentials=keys)
+        self.core.follow(finder, tls, MasterCalls(master, tls=tls, credentials=keys))
+        replication = self.core.replication
+        assert replication is not None
+        self._undo.append(("following", replication.stop_following))
+        self.health.note(
+            "tables of the master",
+            lambda: None if replication.tables is None else replication.tables.problem,
+            "the reason says what is in the way; with accounts a slave needs an administrator's in "
+            "conf/tools.yml (aclToolsFile). Consumers that go over to this slave may get messages "
+            "again that they have had",
         )
-        self.core.follow(finder, self._outgoing)
 
     async def _close_client_ports(self) -> None:
         """Accept no more connections, answer the waiting requests, then end the connections."""

@@ -38,6 +38,11 @@ _NOT_KNOWN: Final = (
     "name",
 )
 
+_NO_MASTER: Final = (
+    ResponseCode.SYSTEM_ERROR,
+    "this broker is a slave itself: its tables are those of its master, ask that broker",
+)
+
 #: Response code and reason by request code.
 REFUSED_ON_SLAVES: Final[Mapping[int, tuple[int, str]]] = {
     **dict.fromkeys(
@@ -70,6 +75,7 @@ REFUSED_ON_SLAVES: Final[Mapping[int, tuple[int, str]]] = {
         _NO_CHANGES,
     ),
     Code.WAITING_MESSAGES: _NOT_KNOWN,
+    Code.REPLICA_TABLES: _NO_MASTER,
 }
 
 

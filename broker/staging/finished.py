@@ -88,6 +88,8 @@ class FinishedBatches:
         self.queries: dict[str, LastBatch] = {}
         self.forgotten: dict[str, Forgotten] = {}
         self.changed: dict[str, None] = {}
+        #: Moves with each change.
+        self.state = 0
         #: Memory of all of it.
         self.bytes = 0
         # (less than 0 by what it takes, number, query, batch) of those with stages elsewhere.
@@ -127,7 +129,7 @@ class FinishedBatches:
         self._take_out(query)
         self.queries[query] = last  # after all others
         self.bytes += _bytes_of(query, last)
-        self.changed[query] = None
+        self._changed(query)
         if last.others:
             self._count += 1
             heapq.heappush(self._dear, (-len(last.others), self._count, query, last))
@@ -138,7 +140,7 @@ class FinishedBatches:
         self._take_out(query)
         self.forgotten[query] = forgotten
         self.bytes += NUMBER_BYTES + len(query)
-        self.changed[query] = None
+        self._changed(query)
 
     def load(self, query: str, last: LastBatch | Forgotten | None) -> None:
         """Take the state that a file has in the place of the known one; None forgets the query."""
@@ -153,7 +155,7 @@ class FinishedBatches:
         for query in [*self.queries, *self.forgotten]:
             if queries.get(query) is None:
                 self._take_out(query)
-                self.changed[query] = None
+                self._changed(query)
         for query, last in queries.items():
             if self.get(query) != last:
                 self.load(query, last)
@@ -172,6 +174,10 @@ class FinishedBatches:
     def get(self, query: str) -> LastBatch | Forgotten | None:
         """The last batch of a query, as far as it is remembered."""
         return self.queries.get(query) or self.forgotten.get(query)
+
+    def _changed(self, query: str) -> None:
+        self.changed[query] = None
+        self.state += 1
 
     def _take_out(self, query: str) -> None:
         last = self.queries.pop(query, None)
@@ -198,7 +204,7 @@ class FinishedBatches:
             query = next(iter(self.forgotten or self.queries))
             self._say("last batch forgotten for good for want of room query=%s", query)
             self._take_out(query)
-            self.changed[query] = None
+            self._changed(query)
 
     def _say(self, text: str, *values: object) -> None:
         """Beyond the room each batch has one forgotten: a peer must not write a line with each."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,8 @@ from aerobee.store.log.marks import Marks
 
 log = logging.getLogger("aerobee.broker.stages")
 
+# The bytes of a copy that are made in one step: some tenths of a millisecond.
+_STEP_BYTES = 64 << 10
 _LINE_BEGINS = b'{"generation":'
 
 #: The last batch of a query as far as it is remembered; None: it is forgotten.
@@ -119,11 +121,24 @@ class StageFile:
             return 0
         return replay_from
 
-    def copy(self) -> bytes:
-        """The remembered batches as the table has them, for `read`."""
+    @property
+    def version(self) -> str:
+        """Another text after each change of what `copying` gives."""
+        return f"{self._finished.state}.{self._oldest_offset()}"
+
+    def copying(self) -> Generator[None, None, bytes]:
+        """The remembered batches as the table has them, for `read`, made in steps."""
         finished = self._finished
         known: dict[str, Known] = {**finished.queries, **finished.forgotten}
-        return b"".join(self._table_text(self._oldest_offset(), known))
+        pieces: list[bytes] = []
+        size = 0
+        for piece in self._table_text(self._oldest_offset(), known):
+            pieces.append(piece)
+            size += len(piece)
+            if size > _STEP_BYTES:
+                size = 0
+                yield None
+        return b"".join(pieces)
 
     @staticmethod
     def read(content: bytes) -> StageChanges:
@@ -172,7 +187,7 @@ class StageFile:
         # Should this fail, the next save writes the table: lines of both generations lead there.
         self._starts_over = True
         self._generation += 1
-        text = self._table_text(changes.replay_from, self._saved)
+        text = list(self._table_text(changes.replay_from, self._saved))
         self._file.save(text)
         if self._log.is_damaged:
             self._file.save(text)  # its backup
@@ -180,19 +195,16 @@ class StageFile:
         self._log.start_over()
         self._starts_over = False
 
-    def _table_text(self, replay_from: int, queries: Mapping[str, Known]) -> list[bytes]:
+    def _table_text(self, replay_from: int, queries: Mapping[str, Known]) -> Iterator[bytes]:
         """The table, in pieces of which each is made at once."""
-        pieces = [
-            b'{\n\t"generation":%d,\n\t"replayFrom":%d,\n\t"queries":{'
-            % (self._generation, replay_from)
-        ]
+        head = b'{\n\t"generation":%d,\n\t"replayFrom":%d,\n\t"queries":{'
+        yield head % (self._generation, replay_from)
         separator = b"\n"
         for query, known in queries.items():
             text = msgspec.json.encode(_values(known))
-            pieces.append(b"%b\t\t%b:%b" % (separator, msgspec.json.encode(query), text))
+            yield b"%b\t\t%b:%b" % (separator, msgspec.json.encode(query), text)
             separator = b",\n"
-        pieces.append(b"\n\t}\n}")
-        return pieces
+        yield b"\n\t}\n}"
 
 
 @dataclass(frozen=True, slots=True)

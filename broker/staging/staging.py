@@ -150,11 +150,6 @@ class Staging:
         self._replay_from = self.table.oldest_offset(self._log.end)
         self.table.clear()
 
-    def copy(self) -> bytes:
-        """The finished batches and the beginning of the stage log that a start needs, for slaves,
-        which read it by `StageFile.read`."""
-        return self.file.copy()
-
     def replace(self, copied: StageChanges) -> None:
         """Take what the master remembers, when the log has what the master had by then. On a slave
         only."""

@@ -39,6 +39,7 @@ from aerobee.broker.tables.offsets import (
 )
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.topics import TopicConfig
+from aerobee.protocol.frames.fastjson import quote
 from aerobee.protocol.names import check_group_name, check_topic_name, is_light
 
 log = logging.getLogger("aerobee.broker.light")
@@ -123,8 +124,25 @@ class LightConsumerOffsets(ConsumerOffsets):
                 return self._refuse(group, topic, queue_id, offset, why)
             self._light_index.add(pair)
         self._light[pair] = offset
+        self.state += 1
         self._light_text.changed[pair] = None
         return ""
+
+    def all_pairs(self) -> list[Pair]:
+        return [*super().all_pairs(), *self._light]
+
+    def put(self, group: str, topic: str, queues: Mapping[int, int]) -> None:
+        if not is_light(group):
+            super().put(group, topic, queues)
+            return
+        pair, offset = (topic, group), queues.get(0)
+        if offset is None:
+            self._forget_light(pair)
+        elif offset != self._light.get(pair):
+            self._light[pair] = offset
+            self._light_index.add(pair)
+            self.state += 1
+            self._light_text.changed[pair] = None
 
     def count(self) -> int:
         return super().count() + len(self._light)
@@ -165,7 +183,17 @@ class LightConsumerOffsets(ConsumerOffsets):
         if self._light.pop(pair, None) is None:
             return
         self._light_index.discard(pair)
+        self.state += 1
         self._light_text.changed[pair] = None
+
+    def listing(self) -> Generator[None, None, bytes]:
+        listing = yield from super().listing()
+        texts: list[str] = []
+        for number, (pair, offset) in enumerate(list(self._light.items()), 1):
+            texts.append(f"{quote(offset_key(*pair))}:{offset}")
+            if number % STEP == 0:
+                yield None
+        return b'{"lmqOffsetTable":{%b},%b' % (",".join(texts).encode(), listing[1:])
 
     def document(self) -> dict[str, Any]:
         light = {offset_key(*key): offset for key, offset in self._light.items()}

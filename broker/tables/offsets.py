@@ -42,6 +42,8 @@ from aerobee.protocol.names import (
     TRANSACTION_GROUP,
     check_group_name,
     check_topic_name,
+    is_valid_group_name,
+    is_valid_topic_name,
 )
 from aerobee.store.disk.owner import OnOwner
 
@@ -49,6 +51,7 @@ log = logging.getLogger("aerobee.broker.offsets")
 
 NO_OFFSET = -1
 _BEYOND_LOGGED = 20
+_MOST_OFFSET = 1 << 63
 # The size of a step: pairs that are forgotten, or pairs and queues whose JSON is made, counted
 # together; some microseconds each.
 STEP = 64
@@ -166,6 +169,8 @@ class ConsumerOffsets:
         self._saving = threading.Lock()
         self._taken: Changes = []
         self.refused = 0
+        #: Moves with each change: a slave of this broker looks at it first.
+        self.state = 0
         self._warn_of_offsets_beyond()
 
     def _warn_of_offsets_beyond(self) -> None:
@@ -231,6 +236,7 @@ class ConsumerOffsets:
             self._add_count(is_start, 1)
         assert queues is not None
         queues[queue_id] = offset
+        self.state += 1
         self._queues_text.changed[pair] = None
         return ""
 
@@ -256,6 +262,7 @@ class ConsumerOffsets:
             self._forget_pair(pair)
         elif queues.pop(queue_id, None) is not None:
             self._add_count(is_start_group(pair[1]), -1)
+            self.state += 1
             self._queues_text.changed[pair] = None
 
     def _forget_pair(self, pair: Pair) -> None:
@@ -263,7 +270,45 @@ class ConsumerOffsets:
         if queues is not None:
             self._index.discard(pair)
             self._add_count(is_start_group(pair[1]), -len(queues))
+            self.state += 1
             self._queues_text.changed[pair] = None
+
+    # --- copies of a master's offsets ------------------------------------------------------------
+
+    def put(self, group: str, topic: str, queues: Mapping[int, int]) -> None:
+        """Have a group be there in a topic, by queue id, and nowhere else in it: as its master
+        says. On a slave only; the names are legal."""
+        pair = (topic, group)
+        known = self._table.get(pair)
+        if known == queues:
+            return
+        self._forget_pair(pair)
+        if queues:
+            self._table[pair] = dict(queues)
+            self._index.add(pair)
+            self._add_count(is_start_group(group), len(queues))
+            self.state += 1
+            self._queues_text.changed[pair] = None
+
+    def all_pairs(self) -> list[Pair]:
+        """All (topic, group) that have offsets, light groups among them."""
+        return list(self._table)
+
+    @staticmethod
+    def read(content: bytes) -> OffsetTable:
+        """The offsets of the answer to GET_ALL_CONSUMER_OFFSET, light ones among them. Names that
+        are not legal here, and offsets below 0, which clients of RocketMQ commit, are left out.
+        Raises ValueError, KeyError, TypeError. Any thread."""
+        document = members(read_document(content))
+        table = parse_table(document)
+        for key, offset in members(document.get("lmqOffsetTable") or {}).items():
+            table[parse_key(key)] = {0: int(offset)}
+        return {
+            pair: usable
+            for pair, queues in table.items()
+            if is_valid_topic_name(pair[0]) and is_valid_group_name(pair[1])
+            if (usable := {n: at for n, at in queues.items() if n >= 0 and 0 <= at < _MOST_OFFSET})
+        }
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """A group's next offset in a queue, `NO_OFFSET` when it never committed one."""

@@ -99,6 +99,7 @@ BOUNDED: Final[Containers] = {
     "limits.max_topics": {
         "broker/tables/retries_waiting.py": "_Level.counts",
         "broker/cluster/registration/registration.py": "Registrar._changed",
+        "broker/cluster/table_copies/config_copies.py": "ConfigCopies._gone",
         "broker/tables/config_table.py": "ConfigTable._entries ConfigTable._listed "
         "ConfigTable._unsaved _Batch.changes _Batch.told",
         "broker/tables/files/entry_text.py": "TableText._block_of TableText._blocks _Block.texts",
@@ -122,6 +123,7 @@ BOUNDED: Final[Containers] = {
         "EntryCheck.orphans EntryCheck.runs",
     },
     "limits.max_offsets": {
+        "broker/cluster/table_copies/offset_copies.py": "OffsetCopies._kept",
         "broker/tables/light_queues.py": "LightConsumerOffsets._light",
         "broker/tables/offsets.py": "ConsumerOffsets._table ConsumerOffsets._taken "
         "PairIndex._groups PairIndex._topics",
@@ -254,6 +256,11 @@ OTHERS: Final[Containers] = {
     },
     "ends of the log with their times, by a constant of ages.py": {
         "store/log/replication/ages.py": "EndTimes._ends EndTimes._times"
+    },
+    "one a table that slaves copy, by a list in replica_tables.py": {
+        "broker/cluster/table_copies/table_sync.py": "TableSync._versions TableSync._waiting "
+        "TableSync._whole",
+        "broker/requests/administration/replica_tables.py": "ReplicaTableRequests._sources",
     },
     "one a listener, a port or a task, by configuration": {
         "store/disk/store_place.py": "PlaceWatch._directories",

@@ -15,7 +15,7 @@ from aerobee.store.dispatch.derived import Derivation, by_queue
 from aerobee.store.errors import MessageIllegal
 from aerobee.store.index.index_service import IndexService
 from aerobee.store.log.commit_log import Appended
-from aerobee.store.log.compiled import Compiled, Derived, Take
+from aerobee.store.log.compiled import Compiled, Derived, Deriver, Take
 from aerobee.store.log.scan.sequence import Run, Sequences
 from aerobee.store.queues.consume_queue import ConsumeQueue
 from aerobee.store.queues.delay_levels import DelayLevels
@@ -60,13 +60,17 @@ class Dispatcher:
         compiled, index = self._compiled, self._index
         if compiled is None or check_crc == CHECK_WHOLE:
             return None
-        deriver = compiled.deriver(
-            self._plain_place, check_crc == CHECK_BODY, index is not None, derive_from
-        )
+        given = self._plain_place, check_crc == CHECK_BODY, index is not None, derive_from
+        queues, removed = self._queues, -1
+        deriver: Deriver | None = None
 
         def take(
             buffer: bytes | memoryview, position: int, log_offset: int, stop: int
         ) -> Derived | None:
+            nonlocal deriver, removed
+            if deriver is None or removed != queues.removed:
+                # It remembers queues, of which some have left since.
+                deriver, removed = compiled.deriver(*given), queues.removed
             low, high = (0, -1) if index is None else index.looked_at
             return deriver.take(buffer, position, log_offset, stop, low, high)
 

@@ -525,6 +525,13 @@ class CommitLog:
                 for entry in self.pending
             ]
 
+    def forget_copies(self) -> None:
+        """Let reput read what was copied and is not dispatched from the log: it names queues that
+        are about to leave."""
+        with self._lock:
+            if self.copies:
+                self.stop_feeding()
+
     def busy(self) -> bool:
         """Whether an append has held the put lock for longer than the setting allows."""
         since_ns = self._held_since_ns

@@ -31,6 +31,7 @@ from aerobee.protocol.filters.subscription import tag_subscription
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.frame import MAX_ANSWER_BYTES
 from aerobee.protocol.headers.log_ranges import MOST_PARTS, MOST_RANGE_BYTES
+from aerobee.protocol.headers.replica_tables import TABLES
 from aerobee.protocol.headers.stages import (
     Run,
     StagePart,
@@ -708,6 +709,7 @@ BROKER: dict[int, Inputs] = {
     Code.LOG_RANGES: _asked(
         Code.LOG_RANGES, {"start": "0", "end": str(MOST_RANGE_BYTES), "parts": str(MOST_PARTS)}
     ),
+    Code.REPLICA_TABLES: _asked(Code.REPLICA_TABLES, dict.fromkeys(TABLES, "")),
     Code.STAGE_CAPABILITY: _plain(Code.STAGE_CAPABILITY),
     Code.STAGE_CHUNK: _chunks,
     Code.STAGE_INTENT: _intents,

@@ -249,6 +249,7 @@ BROKER_SEEDS: tuple[Seed, ...] = (
     ),
     Seed(Code.WAITING_MESSAGES, {"topic": TOPIC}),
     Seed(Code.LOG_RANGES, {"start": "0", "end": "4096", "parts": "8"}),
+    Seed(Code.REPLICA_TABLES, {"topics": "", "offsets": "1", "timer": "", "stages": ""}),
     Seed(Code.STAGE_CAPABILITY, {}),
     Seed(
         Code.STAGE_CHUNK,

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from aerobee.broker.cluster.replication.block_reader import Follows
 from aerobee.broker.cluster.replication.ha_port import HaPort, Waiting
-from aerobee.broker.cluster.replication.master_link import Finder, MasterLink
+from aerobee.broker.cluster.replication.master_link import Finder, MasterLink, Step
+from aerobee.broker.cluster.table_copies.table_sync import TableSync
 from aerobee.config.model import Settings
 from aerobee.store.message_store import MessageStore
 
@@ -61,9 +62,13 @@ class Replication:
         self.port = HaPort(settings, loop, store.make_feed(), answers, trust)
         #: The link to the master, None on a master.
         self.link: MasterLink | None = None
+        #: Copies the tables of the master, None on a master.
+        self.tables: TableSync | None = None
 
-    def follow(self, follows: Follows, finder: Finder, tls: ssl.SSLContext | None) -> None:
-        """Be a slave from now on."""
+    def follow(
+        self, follows: Follows, finder: Finder, tls: ssl.SSLContext | None, tables: TableSync
+    ) -> None:
+        """Be a slave from now on, and have `tables` copied."""
         assert self.link is None
         appender = self._store.make_appender()
         if not self._settings.ha_ack_durable:
@@ -73,9 +78,19 @@ class Replication:
             self._settings, self._loop, appender, follows, finder=finder, tls=tls
         )
         self.link.start()
+        self.tables = tables
+        tables.start()
+
+    @property
+    def is_taking(self) -> bool:
+        """Whether the log of a master is taken now."""
+        return self.link is not None and self.link.step is Step.TAKING
 
     async def stop_following(self) -> None:
         """Be no slave any more."""
+        tables, self.tables = self.tables, None
+        if tables is not None:
+            await tables.close()
         link, self.link = self.link, None
         if link is not None:
             await link.close()

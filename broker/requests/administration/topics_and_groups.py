@@ -26,11 +26,11 @@ from msgspec.structs import replace
 
 from aerobee.broker.background.loop_workers import AnswerLater, BodyReader
 from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.requests.administration.topic_removal import TopicRemoval
 from aerobee.broker.routing.router import Handler
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.broker.second_step.second_step import readable_queues
 from aerobee.broker.tables.groups import GroupConfig
-from aerobee.broker.tables.retries_waiting import RetriesWaiting
 from aerobee.broker.tables.tables import Tables
 from aerobee.broker.tables.topics import queues_of
 from aerobee.config.model import Settings
@@ -65,7 +65,6 @@ from aerobee.store.message_store import MessageStore
 log = logging.getLogger("aerobee.broker.admin")
 
 _MAX_PERM = 0xF
-_NO_MORE = object()
 # Named as system topics whether they exist here or not (protocol/WIRE.md 3.5).
 _ALWAYS_SYSTEM = (HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, TRACE_TOPIC, AUTO_CREATE_TOPIC)
 
@@ -84,7 +83,7 @@ class TopicRequests:
         later: AnswerLater,
         bodies: BodyReader,
         deleted: DeletedTopics,
-        retries: RetriesWaiting,
+        removal: TopicRemoval,
     ) -> None:
         self._limits = limits
         self._topics = tables.topics
@@ -96,7 +95,7 @@ class TopicRequests:
         self._later = later
         self._bodies = bodies
         self._deleted = deleted
-        self._retries = retries
+        self._removal = removal
 
     def handlers(self) -> dict[int, Handler]:
         """The handlers by request code."""
@@ -188,26 +187,8 @@ class TopicRequests:
         return self._later(connection, command, partial(self._remove_topic, name))
 
     def _remove_topic(self, name: str) -> None:
-        """The topic's queues go, and then its offsets, which may be many: in steps. Worker."""
-        left = False
-
-        def leaves(_name: str) -> bool:
-            nonlocal left
-            left = self._topic_leaves(name)
-            return left
-
-        try:
-            self._store.cleaning.remove_topics([name], self._on_loop, leaves)
-        finally:
-            try:
-                if left:
-                    steps = self._offsets.remove_topic(name)
-                    while self._on_loop(lambda: next(steps, _NO_MORE)) is not _NO_MORE:
-                        pass
-                    self._remember()
-            finally:
-                # An obstacle has kept its queues; they stay, as those of an unknown topic.
-                self._on_loop(lambda: self._topics.forget(name))
+        """The topic's queues go, and then its offsets. Worker."""
+        self._removal.remove(name, partial(self._topic_leaves, name), self._remember)
 
     def _remember(self) -> None:
         """The deletion is on the disk before it is answered, and before anybody makes a topic anew
@@ -233,16 +214,10 @@ class TopicRequests:
     def _topic_leaves(self, name: str) -> bool:
         """The topic leaves memory in the step in which its queues leave the store. One that is made
         anew waits until its offsets have gone, too."""
-        if self._topics.leave(name):
+        if self._removal.forget(name):
             log.info("topic deleted name=%s", name)
         # Messages accepted until now belong to this topic; from now on they belong to another.
         self._deleted.add(name, self._store.written)
-        self._retries.forget(name)
-        self._stats.forget_topic(name)
-        if is_light(name):
-            # It is there without being made: its offsets may not be others a moment later.
-            for _ in self._offsets.remove_topic(name):
-                pass
         return True
 
     def all_topics(self, _connection: Connection, command: Command) -> Steps:

@@ -171,6 +171,7 @@ class QueueCleaner:
         return self._leave([one.queue for one in expired if self._is_idle(one)])
 
     def _leave(self, queues: Sequence[ConsumeQueue]) -> list[Left]:
+        self._log.forget_copies()
         return [Left(queue, self._store.queues.take_out(queue)) for queue in queues]
 
     def _left(self) -> None:

@@ -352,9 +352,12 @@ class Sequences:
 
     def _accept(self, queue: ConsumeQueue, state: _State, run: Run) -> None:
         self._check_lag(queue, run.first)
-        if state.expected is not None and run.first < state.expected:
-            # Numbering began anew: all that the queue has from there on belongs to the old
-            # numbering.
+        if state.expected is None:
+            begins_anew = self._read_from is None and _begins_anew(queue, run)
+        else:
+            begins_anew = run.first < state.expected
+        if begins_anew:
+            # All that the queue has from there on belongs to the old numbering.
             self.conflicts += 1
             queue.restart_at(run.first)
         self._write(queue, run)
@@ -400,6 +403,16 @@ class Sequences:
                     return
         queue.write_entries(offset, wanted)
         self.written += 1
+
+
+def _begins_anew(queue: ConsumeQueue, run: Run) -> bool:
+    """Whether a queue's first number comes with a record that is later than all that the queue has:
+    on a slave, whose master deleted the topic and made it again. A single number other than 0 might
+    be damaged, and does not end a numbering."""
+    if run.first or not queue.max_offset:
+        return False
+    last = queue.last_named(queue.max_offset)
+    return last is not None and last.log_offset < run.log_offset
 
 
 class Difference(NamedTuple):

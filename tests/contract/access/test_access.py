@@ -73,6 +73,7 @@ ADMINISTRATORS = {
     *(Code.CONSUME_MESSAGE_DIRECTLY, Code.GET_PRODUCER_CONNECTION_LIST),
     *(Code.GET_ALL_PRODUCER_INFO, Code.GET_BROKER_CONSUME_STATS, Code.WAITING_MESSAGES),
     Code.LOG_RANGES,
+    Code.REPLICA_TABLES,
 }
 _LONG = {
     "producerGroup": "PG", "topic": TOPIC, "defaultTopic": "TBW102", "defaultTopicQueueNums": 4,

@@ -12,6 +12,7 @@ import pytest
 
 from aerobee.broker.background.loop_workers import LoopCalls, WorkerAnswers
 from aerobee.broker.broker_stats import BrokerStats
+from aerobee.broker.requests.administration.topic_removal import TopicRemoval
 from aerobee.broker.requests.administration.topics_and_groups import TopicRequests
 from aerobee.broker.tables.files.state_file import JsonStateFile
 from aerobee.broker.tables.groups import GroupConfig
@@ -191,6 +192,9 @@ def requests_of(store: MessageStore, tmp_path: Path, stats: BrokerStats) -> tupl
     tables = Tables(tmp_path)
     later = WorkerAnswers(loop, stats)
     on_loop = LoopCalls(loop)
+    removal = TopicRemoval(
+        tables, stats=stats, store=store, on_loop=on_loop, retries=tables.retries
+    )
     handlers = {
         **TopicRequests(
             Settings.for_tests(),
@@ -201,7 +205,7 @@ def requests_of(store: MessageStore, tmp_path: Path, stats: BrokerStats) -> tupl
             later=later,
             bodies=BODIES,
             deleted=deletions(tmp_path, store.written),
-            retries=tables.retries,
+            removal=removal,
         ).handlers()
     }
 

@@ -21,6 +21,7 @@ from aerobee.broker.requests.administration.broker_runtime import (
     size_text,
 )
 from aerobee.broker.requests.administration.consumption import GroupRates, StatsRequests
+from aerobee.broker.requests.administration.topic_removal import TopicRemoval
 from aerobee.broker.requests.administration.topics_and_groups import TopicRequests
 from aerobee.broker.requests.clients.heartbeats import ClientRequests
 from aerobee.config.model import SETTINGS, Settings
@@ -112,6 +113,10 @@ class Admin:
         self.settings = Settings.for_tests(
             store_path=str(folder), broker_name="b-a", max_topics=50, max_queues=2_100, **changes
         )
+        store = cast("MessageStore", QueueStore(tables.queues, self))
+        self.removal = TopicRemoval(
+            tables, stats=self.stats, store=store, on_loop=here, retries=tables.retries
+        )
         requests = ClientRequests(
             self.settings, tables, no_pulls_held(), turns=Endless(), bodies=BODIES
         )
@@ -120,12 +125,12 @@ class Admin:
                 self.settings,
                 tables,
                 stats=self.stats,
-                store=cast("MessageStore", QueueStore(tables.queues, self)),
+                store=store,
                 on_loop=here,
                 later=at_once,
                 bodies=BODIES,
                 deleted=self.deleted,
-                retries=tables.retries,
+                removal=self.removal,
             ).handlers(),
             **StatsRequests("b-a", "192.0.2.9:10911", tables, self.stats, tables.queues).handlers(),
             **RuntimeRequests(
@@ -258,8 +263,7 @@ def test_offsets_of_a_deleted_topic_go_in_steps_and_it_is_made_anew_behind_them(
             assert topics.get("T") is None
         return result
 
-    handler = admin.handlers[RequestCode.DELETE_TOPIC_IN_BROKER]
-    monkeypatch.setattr(handler.__self__, "_on_loop", on_loop)  # type: ignore[attr-defined]
+    monkeypatch.setattr(admin.removal, "_on_loop", on_loop)
     monkeypatch.setattr(admin.tables.queues, "remove_topics", partial(left_by, on_loop))
     assert admin.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == 0
     assert max(before - after for before, after in pairwise(left)) <= 64

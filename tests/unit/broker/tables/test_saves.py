@@ -36,7 +36,7 @@ from aerobee.protocol.frames.frame import FrameDecoder
 from aerobee.remoting.turns import Steps
 from aerobee.store.errors import StoreNotWritable
 from tests.inline_loop import INLINE, drive
-from tests.unit.broker.second_step.second_step_support import no_deletions, no_retries
+from tests.unit.broker.second_step.second_step_support import no_deletions
 from tests.unit.broker.tables.clients_support import (
     BODIES,
     NOW_MS,
@@ -244,7 +244,7 @@ async def test_limits_count_what_is_being_made(tmp_path: Path) -> None:
         later=None,  # type: ignore[arg-type]
         bodies=BODIES,
         deleted=no_deletions(),
-        retries=no_retries(),
+        removal=None,  # type: ignore[arg-type]
     )
 
     def create(name: str, queues: int) -> Steps:
@@ -557,7 +557,7 @@ async def test_a_change_of_a_topic_waits_for_its_deletion(world: World) -> None:
         later=None,  # type: ignore[arg-type]
         bodies=BODIES,
         deleted=no_deletions(),
-        retries=no_retries(),
+        removal=None,  # type: ignore[arg-type]
     )
     await world.topics.update(TopicConfig("T", 4, 4))
     await world.topics.withdraw("T")

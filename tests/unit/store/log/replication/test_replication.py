@@ -282,3 +282,40 @@ def test_a_segment_made_for_another_beginning_does_not_stay(pair: Pair, tmp_path
     names = sorted(path.name for path in (tmp_path / "slave/commitlog").iterdir())
     assert f"{0:020d}" not in names
     assert f"{4 * SEGMENT:020d}" in names
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_a_topic_that_the_master_made_again_begins_anew_on_the_slave(
+    pair: Pair, count: int
+) -> None:
+    for number in range(5):
+        pair.master.log.put(message(b"old %d" % number))
+    pair.master.dispatch()
+    pair.connect()
+    pair.drain()
+    for _ in range(2):
+        pair.master.delete_topic("Orders")
+        for number in range(count):
+            pair.master.log.put(message(b"new %d" % number))
+            pair.master.dispatch()
+            pair.drain()
+        assert pair.slave.max_offset("Orders", 0) == count
+    assert bodies(pair.slave, "Orders", 0) == [b"new %d" % number for number in range(count)]
+    pair.disconnect()
+    pair.slave.close()
+    pair.open_slave()
+    assert pair.slave.max_offset("Orders", 0) == count
+
+
+def test_messages_of_a_topic_that_both_have_deleted_come_into_queues_made_anew(pair: Pair) -> None:
+    for number in range(3):
+        pair.master.log.put(message(b"old %d" % number))
+    pair.master.dispatch()
+    pair.connect()
+    pair.drain()
+    pair.master.delete_topic("Orders")
+    pair.slave.delete_topic("Orders")
+    pair.master.log.put(message(b"new"))
+    pair.master.dispatch()
+    pair.drain()
+    assert bodies(pair.slave, "Orders", 0) == [b"new"]
