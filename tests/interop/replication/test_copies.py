@@ -65,9 +65,17 @@ def hanging(pair: Pair) -> Iterator[None]:
     """The slave does nothing meanwhile, and its connections stay."""
     os.kill(pair.slave.pid, signal.SIGSTOP)
     try:
+        # Each thread stops when it next enters the kernel.
+        wait_until(lambda: set(_states(pair.slave.pid)) == {"T"}, 10, "the slave is stopped")
         yield
     finally:
         os.kill(pair.slave.pid, signal.SIGCONT)
+
+
+def _states(pid: int) -> list[str]:
+    """The states of a process's threads, as the kernel names them."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return [(one / "stat").read_text().rpartition(")")[2].split()[0] for one in threads]
 
 
 def answer(master: Broker) -> int:
