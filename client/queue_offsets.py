@@ -5,6 +5,7 @@ from __future__ import annotations
 from aerobee.client.connections.session import Role, Session
 from aerobee.client.errors import reading
 from aerobee.protocol.bodies.common import MessageQueue
+from aerobee.protocol.bodies.routes import MASTER_ID
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.headers.client import (
@@ -19,14 +20,17 @@ from aerobee.protocol.headers.fields import Header
 _FOUND_OR_NOT = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 
 
-async def _master(session: Session, queue: MessageQueue) -> str:
-    if session.routes.address(queue.broker_name) is None:
-        await session.routes.route(queue.topic, refresh=True)
-    return session.master(queue.broker_name)
+async def _holder(session: Session, queue: MessageQueue) -> str:
+    """The address of the master, and of a slave while no route mentions a master: a slave has the
+    offsets of its group too, and keeps what is committed meanwhile."""
+    routes, name = session.routes, queue.broker_name
+    if routes.address(name) is None:
+        await routes.route(queue.topic, refresh=True)
+    return routes.readable_address(name, MASTER_ID) or session.master(name)
 
 
 async def _offset(session: Session, queue: MessageQueue, code: RequestCode, header: Header) -> int:
-    address = await _master(session, queue)
+    address = await _holder(session, queue)
     answer = await session.call(address, code, header.to_ext())
     return _read_offset(address, answer)
 
@@ -61,7 +65,7 @@ async def committed_offset(session: Session, group: str, queue: MessageQueue) ->
     (protocol/WIRE.md 3.3): such a group starts at the beginning, whatever its consume-from policy.
     """
     header = QueryConsumerOffsetHeader(group, queue.topic, queue.queue_id)
-    address = await _master(session, queue)
+    address = await _holder(session, queue)
     answer = await session.call(
         address, RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext(), accept=_FOUND_OR_NOT
     )
@@ -80,7 +84,7 @@ async def commit_offset(session: Session, group: str, queue: MessageQueue, offse
     table stays, and the offsets in the others are lost although they were answered
     (ConsumerOffsetManager.commitOffset).
     """
-    address = await _master(session, queue)
+    address = await _holder(session, queue)
     ext = UpdateConsumerOffsetHeader(group, queue.topic, queue.queue_id, offset).to_ext()
     async with session.commits.turn(commits_key(group, queue)):
         await session.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext)

@@ -171,6 +171,12 @@ SUITES: dict[str, Suite] = {
     "crossing": Suite(
         500, 2_000, "messages", "files are smaller by as much, so as many of them are filled"
     ),
+    "replicated": Suite(
+        16_000, 1_000_000, "messages", "a dozen segments, half of them before the slave comes"
+    ),
+    "failed over": Suite(
+        3_000, 100_000, "messages", "each of three clients reads them, from master, slave, master"
+    ),
     "sql filter": Suite(1, 4, "rounds", "250 expressions a round, others each time; all corners"),
     "sql broker": Suite(
         300, 10_000, "expressions", "of 1,000 messages each, others each time; all documented ones"

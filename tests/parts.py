@@ -68,7 +68,10 @@ CHAINS: tuple[dict[str, tuple[str, ...]], ...] = (
         for version in spark_versions()[: None if campaign.is_full() else 1]
     },
     {f"lake-{name}": ("tests/spark/lake.sh", name) for name in ("delta", "iceberg")},
-    {part: ("tests/interop/setup.sh", part) for part in ("java", "cpp", "node", "go", "rust")},
+    {
+        part: ("tests/interop/setup.sh", part)
+        for part in ("java", "java5", "cpp", "node", "go", "rust")
+    },
     {"monitors": ("tests/service/setup.sh",), "s3": ("tests/spark/s3/setup.sh",)},
 )
 
@@ -86,8 +89,11 @@ def watch(config: pytest.Config) -> None:
 _NEEDS: tuple[tuple[str, str], ...] = (
     (r"tests/interop/(?!(\w+/)?test_hostile)", "java"),
     (r"tests/contract/programs/test_client.py::\w+\[java", "java"),
-    *((rf"tests/interop/.*\[(.*-)?{part}\]", part) for part in ("cpp", "node", "go", "rust")),
-    (r"tests/interop/(\w+/)?test_store_crossing", "go"),
+    *(
+        (rf"tests/interop/.*\[(.*-)?{part}\]", part)
+        for part in ("cpp", "node", "go", "rust", "java5")
+    ),
+    (r"tests/interop/(\w+/)?test_(store_crossing|failover)", "go"),
     (r"tests/spark/", _spark(spark_versions()[0])),
     (r"tests/spark/(\w+/)?test_lake.*delta", "lake-delta"),
     (r"tests/spark/(\w+/)?test_lake.*iceberg", "lake-iceberg"),

@@ -78,9 +78,13 @@ class Broker(ABC):
         shape: StoreShape | None = None,
         store: Path | None = None,
         name_server: dict[str, str] | None = None,
+        registers_at: str | None = None,
     ) -> None:
+        """`registers_at` is the address of a name server that runs; without it the broker has one
+        of its own."""
         self.root = root
         self.name_server_settings = name_server or {}  # under RocketMQ's own keys
+        self.registers_at = registers_at
         self.store = store or root / "store"
         self.shape = shape or StoreShape()
         self.port = free_port()
@@ -94,7 +98,7 @@ class Broker(ABC):
 
     @property
     def name_server(self) -> str:
-        return f"127.0.0.1:{self.name_server_port}"
+        return self.registers_at or f"127.0.0.1:{self.name_server_port}"
 
     @property
     def pid(self) -> int:
@@ -131,7 +135,7 @@ class Broker(ABC):
         assert not dead, f"{self.kind} broker died at its start\n{dead[0].tail()}"
         try:
             with self.wire_to(self.name_server) as name_server, self.wire_to(self.address):
-                return BROKER_NAME.encode() in name_server.done(CLUSTER_INFO).body
+                return f':{self.port}"'.encode() in name_server.done(CLUSTER_INFO).body
         except (ConnectionError, TimeoutError):
             return False
 
@@ -184,15 +188,18 @@ class OurBroker(Broker):
     def write_config(self) -> Path:
         config = self.root / "broker.conf"
         settings = {**self.shape.settings(self.store), **self.name_server_settings}
+        if self.registers_at is not None:
+            settings["namesrvAddr"] = self.registers_at
         config.write_text(_properties(settings))
         return config
 
     def _launch(self) -> None:
         argv = [
             self.interpreter, *self.entry, "serve", "-c", str(self.write_config()),
-            "--port", str(self.port), "--nameserver-port", str(self.name_server_port),
-            "--http-port", "0",
+            "--port", str(self.port), "--http-port", "0",
         ]  # fmt: skip
+        if self.registers_at is None:
+            argv += ["--nameserver-port", str(self.name_server_port)]
         self.children = [Child(argv, self.root / "serve.log", {"HOME": str(self.root)})]
 
 
@@ -238,6 +245,7 @@ class JavaBroker(Broker):
     """The real name server and broker, with the flags that JDK 17 needs for a clean stop."""
 
     kind = "Java"
+    version = JAVA_BROKER
     heap = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m")
     flags = (
         "--add-opens=java.base/java.nio=ALL-UNNAMED",
@@ -251,8 +259,14 @@ class JavaBroker(Broker):
 
     def _launch(self) -> None:
         home = self._write_home()
-        name_server = self.root / "namesrv.conf"
-        name_server.write_text(
+        if self.registers_at is None:
+            self.children.append(self._launch_name_server(home))
+        config = self.write_config()
+        self.children.append(self._java("broker", self.heap, "broker.BrokerStartup", config, home))
+
+    def _launch_name_server(self, home: Path) -> Child:
+        config = self.root / "namesrv.conf"
+        config.write_text(
             _properties(
                 {
                     "listenPort": str(self.name_server_port),
@@ -262,13 +276,8 @@ class JavaBroker(Broker):
                 }
             )
         )
-        config = self.write_config()
-        self.children = [
-            self._java(
-                "namesrv", ("-Xms64m", "-Xmx64m"), "namesrv.NamesrvStartup", name_server, home
-            ),
-            self._java("broker", self.heap, "broker.BrokerStartup", config, home),
-        ]
+        heap = ("-Xms64m", "-Xmx64m")
+        return self._java("namesrv", heap, "namesrv.NamesrvStartup", config, home)
 
     def write_config(self) -> Path:
         config = self.root / "broker.conf"
@@ -283,7 +292,7 @@ class JavaBroker(Broker):
     def _java(self, name: str, heap: tuple[str, ...], main: str, config: Path, home: Path) -> Child:
         argv = [
             "java", *heap, *self.compiler, *self.flags, *self.tls, "-cp",
-            str(CACHE / "java" / f"broker-{JAVA_BROKER}" / "*"), f"-Duser.home={self.root}",
+            str(CACHE / "java" / f"broker-{self.version}" / "*"), f"-Duser.home={self.root}",
             f"org.apache.rocketmq.{main}", "-c", str(config),
         ]  # fmt: skip
         return Child(argv, self.root / f"{name}.log", {"ROCKETMQ_HOME": str(home)})
@@ -293,7 +302,8 @@ class JavaBroker(Broker):
         home = self.root / "home"
         (home / "conf").mkdir(parents=True, exist_ok=True)
         for name in ("broker", "namesrv"):
-            (home / "conf" / f"logback_{name}.xml").write_text(_LOGBACK)
+            for file in (f"logback_{name}.xml", f"rmq.{name}.logback.xml"):  # 4.9 and 5
+                (home / "conf" / file).write_text(_LOGBACK)
         return home
 
 

@@ -9,12 +9,14 @@ HERE = Path(__file__).parent
 CACHE = HERE.parent.parent / ".cache" / "interop"
 HOME = CACHE / "home"  # clients write their logs below their user's home
 JAVA_BROKER = "4.9.7"
+JAVA_SLAVE = "5.3.3"  # a broker of RocketMQ 5, which takes our log
 JAVA_CLIENTS = ("4.9.8", "4.4.0", "5.5.0")
 FEATURE_CLIENTS = ("4.9.8", "5.5.0")
 
 #: The needs by peer: the part of setup.sh that brings it, the stamp of that, a tool that it needs.
 NEEDS = {
     "java-broker": ("java", f"jars-broker-{JAVA_BROKER}", "java"),
+    "java-slave": ("java5", f"jars-broker-{JAVA_SLAVE}", "java"),
     **{f"java-{version}": ("java", f"peer-{version}", "java") for version in JAVA_CLIENTS},
     **{f"features-{one}": ("java", f"features-{one}", "java") for one in FEATURE_CLIENTS},
     "go": ("go", "go", ""),

@@ -2,7 +2,7 @@
 # Brings what the interop tests need: real clients and the real Java broker, versions pinned here and
 # in the files beside this one. Everything lands in .cache/interop/ of the project, which git ignores.
 #
-#   tests/interop/setup.sh [java|go|node|cpp|rust ...]     all five when none is named
+#   tests/interop/setup.sh [java|java5|go|node|cpp|rust ...]     all six when none is named
 #
 # Safe to run again: each part leaves a stamp with the checksum of what it was made from, and is done
 # anew only when that changed. A part whose tools are missing is left out with one line, and its tests
@@ -86,6 +86,11 @@ setup_java() {
   done
 }
 
+setup_java5() { # a slave of RocketMQ 5, which few tests want
+  have Java java mvn || return 0
+  jars broker-5.3.3
+}
+
 setup_go() {
   have Go go || return 0
   fresh go "$here"/go/* && return 0
@@ -128,6 +133,6 @@ setup_rust() {
   stamp rust "$here"/rust/Cargo.* "$here"/rust/src/*
 }
 
-for part in "${@:-java go node cpp rust}"; do
+for part in "${@:-java java5 go node cpp rust}"; do
   for one in $part; do "setup_$one"; done
 done

@@ -104,6 +104,20 @@ async def test_offsets_are_committed_and_found_again(broker, consumer) -> None:
     assert await consumer.committed(QUEUE) == 5
 
 
+async def test_without_a_master_a_slave_has_the_offsets(cluster, broker, consumer) -> None:
+    slave = await cluster.add_broker("slave")
+    addresses = cluster.name_server.routes["T"].brokers[0].addresses
+    master = addresses.pop(0)
+    addresses[1] = slave.address
+    await consumer.commit(QUEUE, 5)
+    assert await consumer.committed(QUEUE) == 5
+    assert len(slave.of(RequestCode.UPDATE_CONSUMER_OFFSET)) == 1
+    # It is asked as soon as a route names it again.
+    addresses[0] = master
+    await consumer.commit(QUEUE, 6)
+    assert len(broker.of(RequestCode.UPDATE_CONSUMER_OFFSET)) == 1
+
+
 async def test_the_ends_of_a_queue_and_an_offset_by_time_are_asked_of_the_broker(
     broker, consumer
 ) -> None:
