@@ -135,6 +135,9 @@ SUITES: dict[str, Suite] = {
     "kill store": Suite(3, 6, "kills", "a recovery in the test's process is followed by another's"),
     "kill pool": Suite(2, 5, "kills", "with each number of buffers, and one on what another left"),
     "kill staging": Suite(3, 3, "kills", "in both modes: fewer would not show enough"),
+    "replication links": Suite(
+        1, 10, "runs", "of each of six scenarios that the seed draws, of 5 seconds instead of 15"
+    ),
     "slow disk": Suite(2, 6, "requests", "each length of a sync, and of each less of it"),
     "largest inputs": Suite(
         2, 0, "request codes", "two of all, others each time; the work of a turn is counted in each"

@@ -101,6 +101,10 @@ WHOLE: tuple[Whole, ...] = (
     Whole("worked example", (3,), (f"{_SPARK}example",)),
     Whole("declarative pipelines", (4,), (f"{_SPARK}declarative",)),
     Whole("pages of Spark", (4,), (rf"{_SPARK}pages.py::test_(jobs|shells|what)",)),
+    # Two runs of real brokers at each draw.
+    Whole("links that fail", (0, 3), (rf"{_CRASH}links.py::.*\[(cuts|one way)\]",)),
+    Whole("links that are slow", (1,), (rf"{_CRASH}links.py::.*\[(slow|standing still)\]",)),
+    Whole("kills of master and slave", (2, 4), (rf"{_CRASH}links.py::.*\[(kills|full disk)\]",)),
     # Two builds of the compiled form.
     Whole("kills at compiled steps", (2, 4), (f"{_CRASH}compiled_steps",)),
     Whole("wheels", (0,), ("tests/service/test_wheels",)),
@@ -123,7 +127,7 @@ SPREAD: tuple[Spread, ...] = (
     # `make check` runs these in both forms of the hot path; this is the plain one.
     Spread(2, (r"tests/contract/.*\[(.*-)?off[]-]",)),
     # A judge and a log of blocks are quick to try.
-    Spread(5, (rf"{_CRASH}(checker|block_log|transaction_judge)",)),
+    Spread(5, (rf"{_CRASH}(checker|judge|block_log|transaction_judge)",)),
     Spread(3, (_CRASH, r"tests/sim/(\w+/)?test_(storage_model|nth_call|broker_model|clocks)",
                r"tests/service/test_(damage|systemd|shards)")),
 )  # fmt: skip

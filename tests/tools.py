@@ -35,16 +35,24 @@ def _device(path: str) -> Callable[[], bool]:
     return lambda: os.access(path, os.R_OK | os.W_OK)
 
 
-def _may_mount() -> bool:
+_NET_ADMIN, _SYS_ADMIN = 12, 21
+
+
+def _may(*capabilities: int) -> Callable[[], bool]:
     """A container's root often may not."""
-    status = Path("/proc/self/status").read_text()
-    effective = next(line for line in status.splitlines() if line.startswith("CapEff:"))
-    return bool(int(effective.split()[1], 16) & 1 << 21)
+
+    def may() -> bool:
+        status = Path("/proc/self/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("CapEff:"))
+        effective = int(line.split()[1], 16)
+        return all(effective & 1 << number for number in capabilities)
+
+    return may
 
 
 #: Name: (how to tell, what brings it).
 TOOLS: dict[str, tuple[Callable[[], bool], str]] = {
-    "mount": (_may_mount, "the privilege to mount (CAP_SYS_ADMIN): run as root"),
+    "mount": (_may(_SYS_ADMIN), "the privilege to mount (CAP_SYS_ADMIN): run as root"),
     "fuse": (_device("/dev/fuse"), "the kernel's module fuse and a device 10:229 at /dev/fuse"),
     "loop": (_device("/dev/loop-control"), "the kernel's module loop and /dev/loop-control"),
     "mkfs.ext4": (_program("mkfs.ext4"), "Debian package e2fsprogs"),
@@ -59,6 +67,12 @@ TOOLS: dict[str, tuple[Callable[[], bool], str]] = {
     "atheris": (
         lambda: find_spec("atheris") is not None,
         "the Python package of that name: pip install -c requirements/dev.txt atheris",
+    ),
+    "ip": (_program("ip"), "Debian package iproute2"),
+    "tc": (_program("tc"), "Debian package iproute2"),
+    "netns": (
+        _may(_SYS_ADMIN, _NET_ADMIN),
+        "the privilege to make network namespaces (CAP_SYS_ADMIN, CAP_NET_ADMIN): run as root",
     ),
     "strace": (_program("strace"), "Debian package strace, and the right to trace"),
 }

@@ -41,6 +41,21 @@ class _DispatchLater:
         self._follows.appended()
 
 
+class _SyncSoon:
+    """Has what was appended synced at once, because the master waits for it. Under ASYNC_FLUSH
+    nobody else asks for that: a sync would come when the thread's interval is over and enough pages
+    are new, ten seconds later at worst, and meanwhile the slave could not even ask again."""
+
+    def __init__(self, store: MessageStore, follows: Follows) -> None:
+        self._store = store
+        self._follows = follows
+
+    def appended(self) -> None:
+        """Bytes were appended in this turn."""
+        self._follows.appended()
+        self._store.sync_soon()
+
+
 class Replication:
     """The replicating side of a broker. `close` once."""
 
@@ -71,8 +86,9 @@ class Replication:
         """Be a slave from now on, and have `tables` copied."""
         assert self.link is None
         appender = self._store.make_appender()
-        if not self._settings.ha_ack_durable:
-            # Otherwise the master waits for the sync that this asks for.
+        if self._settings.ha_ack_durable:
+            follows = _SyncSoon(self._store, follows)
+        else:
             follows = _DispatchLater(self._loop, follows)
         self.link = MasterLink(
             self._settings, self._loop, appender, follows, finder=finder, tls=tls

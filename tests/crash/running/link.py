@@ -22,8 +22,8 @@ _HEARD = 65_536
 class Link:
     """One connection; a context manager. Raises ConnectionError when the broker is gone."""
 
-    def __init__(self, port: int, timeout_s: float = 30.0) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout_s)
+    def __init__(self, port: int, timeout_s: float = 30.0, *, host: str = "127.0.0.1") -> None:
+        self._socket = socket.create_connection((host, port), timeout_s)
         self.own_port: int = self._socket.getsockname()[1]
         self._decoder = FrameDecoder()
         self._timeout_s = timeout_s
@@ -86,6 +86,7 @@ class Link:
         asked_again = 0
         while position < high:
             answer = self.call(PULL, pull_fields(topic, queue_id, position, 0))
+            assert "nextBeginOffset" in answer.ext, f"{answer.code}: {answer.remark}"
             following = int(answer.ext["nextBeginOffset"])
             if following == position and stopped:
                 break

@@ -13,9 +13,10 @@ import pytest
 from aerobee.broker.cluster.comparison.comparing import Asked, RefusalKind, Refused
 from aerobee.broker.cluster.replication import master_link
 from aerobee.broker.cluster.replication.master_link import MasterLink, Step
+from aerobee.broker.cluster.replication.replication import Replication
 from aerobee.protocol.replication import encode_head
 from aerobee.store.message_store import MessageStore
-from tests.unit.broker.cluster.replication.joined import log_of, master_at
+from tests.unit.broker.cluster.replication.joined import Answers, log_of, master_at
 from tests.unit.store.support import SEGMENT, message, small_settings
 
 
@@ -136,6 +137,32 @@ async def test_a_slave_that_acknowledges_what_is_durable_reports_no_more(tmp_pat
         await until(lambda: slave.store.durable == slave.store.written)
         slave.link.durable_moved()
         await until(lambda: master.store.marks.replicated == master.store.marks.written)
+
+
+class NoTables:
+    """Tables that nobody copies."""
+
+    def start(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_slave_syncs_at_once_what_it_acknowledges_as_durable(tmp_path: Path) -> None:
+    slow = {"flush_interval_ms": 100_000, "flush_thorough_interval_ms": 100_000}
+    async with master_at(tmp_path) as master:
+        slave = Slave(tmp_path, master.port.port, ha_ack_durable=True, **slow)
+        loop = asyncio.get_running_loop()
+        one = Replication(slave.settings, loop, slave.store, Answers(), lambda _host: True)
+        one.follow(slave, slave, None, NoTables())  # type: ignore[arg-type]
+        try:
+            for _ in range(2):
+                master.put(4)
+                await until(lambda: slave.store.durable == master.store.written)
+        finally:
+            await one.close()
+            slave.store.close()
 
 
 @pytest.mark.parametrize(
