@@ -76,7 +76,6 @@ cdef class Sockets:
     # Of the round that is going on: whose answers are in `requests.out`, and where each ends.
     cdef list owed
     cdef Py_ssize_t ends[MOST_EVENTS]
-    cdef Py_ssize_t waits
     cdef int64_t reads, bytes_in, bytes_out, commands
     cdef int64_t high_water
     cdef bint may_pull, overloaded

@@ -63,8 +63,6 @@ cdef enum:
     # of a round, and the copied bytes are still in the processor's cache.
     ANSWERS_A_SENDING = 32
     BYTES_A_SENDING = 1 << 17
-    # Reads with answers that wait, after which slaves get what is stored so far.
-    WAITS_A_SENDING = 16
     # More room for answers is given back.
     KEPT_ROOM = 1 << 20
     # If this number of sockets are ready, a read that brings more than this number of bytes that
@@ -543,7 +541,6 @@ cdef class Sockets:
         if wanted * SLICE_S > TURN_S:
             # By the rule of `share` of the turns.
             self.slice_s = turns.slice_s = max(LEAST_SLICE_S, TURN_S / wanted)
-        self.waits = 0
         self.now, self.overloaded = self.shared.now, self.shared.overloaded
         self.may_pull = self.plain is not None and self.plain.begin()
         return began
@@ -639,12 +636,6 @@ cdef class Sockets:
         if requests.waiting:
             waiting, requests.waiting = requests.waiting, []
             self.plain.wait_made(connection, waiting)
-            self.waits += 1
-            if self.waits >= WAITS_A_SENDING:
-                # Slaves work on these while the others of the round are stored.
-                self.waits = 0
-                self.let_go()
-                self.plain.send_ahead()
         if requests.out.size > before:
             self.ends[len(self.owed)] = requests.out.size
             self.owed.append(one)

@@ -57,11 +57,6 @@ class ReputService:
             self._scheduled = True
             self._loop.call_soon(self._end_turn)
 
-    def send_ahead(self) -> None:
-        """Let slaves have what this turn has appended so far; the rest follows at its end."""
-        if self._slaves is not None:
-            self._slaves.appended()
-
     def _end_turn(self) -> None:
         self._scheduled = False
         if self._slaves is not None:

@@ -201,10 +201,6 @@ class CompiledRequests:
         self._answers.wait_made(connection, answers)
         self._reput.appended()
 
-    def send_ahead(self) -> None:
-        """Let slaves have what this turn has stored so far."""
-        self._reput.send_ahead()
-
     def served(self, served: list[tuple[int, int]], spent_s: float) -> None:
         """Count the requests of these codes that were answered, in `spent_s` altogether, and
         dispatch the messages that they stored."""
