@@ -296,7 +296,9 @@ class BrokerCore:
         from aerobee.broker.cluster.replication.trust import slaves_trusted
 
         trust = slaves_trusted(self.settings, self._control)
-        return Replication(self.settings, self._loop, self.store, self.answers, trust)
+        return Replication(
+            self.settings, self._loop, self.store, self.answers, trust=trust, role=self.role
+        )
 
     def follow(self, finder: Finder, tls: ssl.SSLContext | None, calls: MasterCalls) -> None:
         """Begin to follow the master that `finder` finds, and to copy its tables by `calls`."""

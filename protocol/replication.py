@@ -26,6 +26,10 @@ MOST_BLOCK_BYTES: Final = (4 << 20) - HEAD_BYTES
 MOST_TAKEN_BYTES: Final = 16 << 20
 
 
+# 64 PiB. The first bytes of other protocols are larger numbers, so they are told from slaves.
+_MOST_LOG_OFFSET: Final = 1 << 56
+
+
 class BadReplication(ProtocolError):
     """The peer of a replication connection sent what no sound one sends. The connection ends."""
 
@@ -66,14 +70,14 @@ class ReportDecoder:
         self._rest = b""
 
     def feed(self, data: bytes) -> int | None:
-        """The newest whole report, None while none is whole. Raises BadReplication for a negative
-        one."""
+        """The newest whole report, None while none is whole. Raises BadReplication for a number
+        that no slave reports."""
         data = self._rest + data
         whole = len(data) - len(data) % REPORT_BYTES
         self._rest = data[whole:]
         if not whole:
             return None
         report: int = _REPORT.unpack_from(data, whole - REPORT_BYTES)[0]
-        if report < 0:
-            raise BadReplication(f"a report of {report}: is that a slave of RocketMQ?")
+        if not 0 <= report < _MOST_LOG_OFFSET:
+            raise BadReplication(f"a report of {report}, which no log reaches: that is no slave")
         return report

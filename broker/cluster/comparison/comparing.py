@@ -222,7 +222,7 @@ class _Comparison:
         return (
             "Make the slave the master, if its messages are the right ones, or stop it and cut it "
             f"with 'aerobee store truncate {self._settings.store_path} --at {log_offset} --yes', "
-            "which keeps what it cuts in lost+found"
+            "which keeps what it cuts in a directory lost+found-TIME"
         )
 
     @property

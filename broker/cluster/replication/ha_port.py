@@ -22,6 +22,7 @@ from typing import NamedTuple, Protocol
 
 from aerobee.broker.cluster.replication.slave_connection import SlaveConnection
 from aerobee.broker.cluster.replication.wires import PlainWire, SealedWire, Wire
+from aerobee.broker.routing.role import Role
 from aerobee.config.model import Settings
 from aerobee.remoting.connection_stats import ServerStats
 from aerobee.remoting.listening.arrivals import Arrivals, ArrivalTimes, Encryption
@@ -47,8 +48,9 @@ _LOOK_S = 1.0
 _PAUSE_S = 1.0
 # Why a connection is not taken, as the kinds of refusals are called beside those of the feed.
 _UNTRUSTED = "untrusted"
+_NO_MASTER = "no_master"
 _CROWDED = "crowded"
-_REFUSALS = (*(kind.value for kind in FollowError), _UNTRUSTED, _CROWDED)
+_REFUSALS = (*(kind.value for kind in FollowError), _UNTRUSTED, _CROWDED, _NO_MASTER)
 
 
 class Waiting(Protocol):
@@ -85,14 +87,17 @@ class HaPort:
         loop: asyncio.AbstractEventLoop,
         feed: Feed,
         answers: Waiting,
+        *,
         trust: Callable[[str], bool],
+        role: Role,
     ) -> None:
-        """`trust` says whether a slave may come from an address."""
+        """`trust` says whether a slave may come from an address. A slave has no slaves."""
         self._loop = loop
         self._settings = settings
         self._feed = feed
         self._answers = answers
         self._trust = trust
+        self._role = role
         self.stats = ServerStats()
         self._listening = Listening("slaves", self.stats, _PAUSE_S)
         self._arrivals: Arrivals | None = None
@@ -156,6 +161,8 @@ class HaPort:
             await self.open_plain(accepted, peer)
 
     def _reason_against(self, host: str) -> tuple[str, str] | None:
+        if self._role.is_slave:
+            return _NO_MASTER, "this broker is a slave itself: its master has the log to copy"
         if not self._trust(host):
             return _UNTRUSTED, (
                 "its address is not among haSlaveAddresses, or without these not among the white "

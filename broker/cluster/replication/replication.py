@@ -14,6 +14,7 @@ from aerobee.broker.cluster.replication.block_reader import Follows
 from aerobee.broker.cluster.replication.ha_port import HaPort, Waiting
 from aerobee.broker.cluster.replication.master_link import Finder, MasterLink, Step
 from aerobee.broker.cluster.table_copies.table_sync import TableSync
+from aerobee.broker.routing.role import Role
 from aerobee.config.model import Settings
 from aerobee.store.message_store import MessageStore
 
@@ -68,13 +69,15 @@ class Replication:
         loop: asyncio.AbstractEventLoop,
         store: MessageStore,
         answers: Waiting,
+        *,
         trust: Callable[[str], bool],
+        role: Role,
     ) -> None:
         self._settings = settings
         self._loop = loop
         self._store = store
         #: The slaves.
-        self.port = HaPort(settings, loop, store.make_feed(), answers, trust)
+        self.port = HaPort(settings, loop, store.make_feed(), answers, trust=trust, role=role)
         #: The link to the master, None on a master.
         self.link: MasterLink | None = None
         #: Copies the tables of the master, None on a master.

@@ -212,8 +212,9 @@ class Feed:
                 FollowError.ABOVE,
                 log_offset,
                 f"it goes on at {log_offset}, and this log ends at {end}: the slave has messages "
-                f"that this broker has not. Make the slave the master, or cut it with 'aerobee "
-                f"store truncate --at {end}', which keeps what it cuts",
+                f"that this broker has not. Make the slave the master, or stop it and cut it "
+                f"with 'aerobee store truncate DIR --at {end} --yes', where DIR is its store; what "
+                "is cut is kept aside",
             )
         return log_offset
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from aerobee.broker.cluster.replication.ha_port import HaPort
+from aerobee.broker.routing.role import Role
 from aerobee.protocol.replication import HEAD_BYTES, decode_head
 from aerobee.store.message_store import MessageStore
 from tests.unit.store.support import message, small_settings
@@ -34,8 +35,14 @@ class Master:
         self.answers = Answers()
         self.trusted = True
         loop = asyncio.get_running_loop()
+        self.role = Role(self.settings)
         self.port = HaPort(
-            self.settings, loop, self.store.make_feed(), self.answers, lambda _host: self.trusted
+            self.settings,
+            loop,
+            self.store.make_feed(),
+            self.answers,
+            trust=lambda _host: self.trusted,
+            role=self.role,
         )
 
     def put(self, count: int, size: int = 300) -> None:

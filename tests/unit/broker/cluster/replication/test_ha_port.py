@@ -149,6 +149,15 @@ async def test_an_address_that_is_not_trusted_gets_nothing(tmp_path: Path) -> No
         slave.close()
 
 
+async def test_a_slave_has_no_slaves(tmp_path: Path) -> None:
+    async with master_at(tmp_path) as master:
+        master.role.become(slave=True)
+        slave = await RawSlave.connect(master.port.port)
+        await slave.ended()
+        assert not master.port.slaves
+        slave.close()
+
+
 async def test_signs_of_life_and_the_end_of_the_silent(tmp_path: Path) -> None:
     async with master_at(
         tmp_path, ha_heartbeat_interval_ms=1, ha_housekeeping_interval_ms=1_000_000
