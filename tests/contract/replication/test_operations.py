@@ -120,7 +120,8 @@ async def test_metrics_tell_of_slaves_at_the_master_and_of_the_master_at_a_slave
     assert value(first, "aerobee_slave_sent_bytes_total", "127.0.0.1") in (written, written - 1)
     refusals = series(first, "aerobee_slave_refusals_total")
     assert set(refusals) == {
-        (reason,) for reason in ("above", "back", "below", "crowded", "unsent", "untrusted")
+        (reason,)
+        for reason in ("above", "back", "below", "crowded", "no_master", "unsent", "untrusted")
     }
     states = series(second, "aerobee_master_link_state")
     assert [state for (state,), at in states.items() if at] == ["taking"]

@@ -84,7 +84,7 @@ async def test_a_slave_that_cannot_be_served_is_named_for_a_person(tmp_path: Pat
         problem = master.port.problem()
         assert problem is not None
         assert problem.startswith("slave 127.0.0.1: it goes on at ")
-        assert "truncate --at" in problem
+        assert "truncate DIR --at" in problem
 
 
 async def test_a_slave_that_goes_back_or_ahead_of_what_was_sent_is_closed(tmp_path: Path) -> None:

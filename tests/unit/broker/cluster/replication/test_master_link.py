@@ -14,6 +14,7 @@ from aerobee.broker.cluster.comparison.comparing import Asked, RefusalKind, Refu
 from aerobee.broker.cluster.replication import master_link
 from aerobee.broker.cluster.replication.master_link import MasterLink, Step
 from aerobee.broker.cluster.replication.replication import Replication
+from aerobee.broker.routing.role import Role
 from aerobee.protocol.replication import encode_head
 from aerobee.store.message_store import MessageStore
 from tests.unit.broker.cluster.replication.joined import Answers, log_of, master_at
@@ -154,7 +155,10 @@ async def test_a_slave_syncs_at_once_what_it_acknowledges_as_durable(tmp_path: P
     async with master_at(tmp_path) as master:
         slave = Slave(tmp_path, master.port.port, ha_ack_durable=True, **slow)
         loop = asyncio.get_running_loop()
-        one = Replication(slave.settings, loop, slave.store, Answers(), lambda _host: True)
+        role = Role(slave.settings)
+        one = Replication(
+            slave.settings, loop, slave.store, Answers(), trust=lambda _host: True, role=role
+        )
         one.follow(slave, slave, None, NoTables())  # type: ignore[arg-type]
         try:
             for _ in range(2):
