@@ -175,7 +175,7 @@ SUITES: dict[str, Suite] = {
         16_000, 1_000_000, "messages", "a dozen segments, half of them before the slave comes"
     ),
     "failed over": Suite(
-        3_000, 100_000, "messages", "each of three clients reads them, from master, slave, master"
+        4_000, 100_000, "messages", "each of three clients reads them, from master, slave, master"
     ),
     "sql filter": Suite(1, 4, "rounds", "250 expressions a round, others each time; all corners"),
     "sql broker": Suite(

@@ -93,7 +93,7 @@ _NEEDS: tuple[tuple[str, str], ...] = (
         (rf"tests/interop/.*\[(.*-)?{part}\]", part)
         for part in ("cpp", "node", "go", "rust", "java5")
     ),
-    (r"tests/interop/(\w+/)?test_(store_crossing|failover)", "go"),
+    (r"tests/interop/(\w+/)?test_(store_crossing|failover.*consumers)", "go"),
     (r"tests/spark/", _spark(spark_versions()[0])),
     (r"tests/spark/(\w+/)?test_lake.*delta", "lake-delta"),
     (r"tests/spark/(\w+/)?test_lake.*iceberg", "lake-iceberg"),
