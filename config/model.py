@@ -166,7 +166,7 @@ class Settings(
     @property
     def transient_pool_effective(self) -> bool:
         """Whether segments are written in the transient pool (store/FORMAT.md 4.3)."""
-        return self.transient_pool_enabled and not self.sync_flush and self.broker_role != "SLAVE"
+        return self.transient_pool_enabled and not self.sync_flush and not self.starts_as_slave
 
     @property
     def replicates(self) -> bool:
@@ -176,7 +176,12 @@ class Settings(
     @property
     def answers_wait(self) -> bool:
         """Whether answers of success wait for a sync, or for slaves."""
-        return self.sync_flush or self.sync_master
+        return self.sync_flush or self.waits_for_slaves
+
+    @property
+    def waits_for_slaves(self) -> bool:
+        """Whether an answer of success promises copies on slaves."""
+        return self.sync_master and self.in_sync_replicas > 1
 
     @property
     def starts_as_slave(self) -> bool:

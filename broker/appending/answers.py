@@ -44,7 +44,6 @@ from aerobee.protocol.frames.header_decode import decode_header
 from aerobee.protocol.frames.pending_request import keep_for_answer
 from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.turns import Turns
-from aerobee.store.log.marks import waits_for_slaves
 from aerobee.store.message_store import MessageStore
 from aerobee.store.store_stats import Histogram
 
@@ -110,7 +109,7 @@ class _Times(NamedTuple):
         for."""
         slaves_s = settings.slave_timeout_ms / 1000
         here_s = settings.sync_flush_timeout_ms / 1000
-        if not waits_for_slaves(settings):
+        if not settings.waits_for_slaves:
             return cls(here_s, here_s)
         return cls(max(here_s, slaves_s) if settings.sync_flush else slaves_s, slaves_s)
 

@@ -329,7 +329,7 @@ class Daemon:
             ),
         )
         self._supervision.end_recovery()
-        if self.settings.broker_role != "SLAVE" or store.log.segments.segments:
+        if not self.settings.starts_as_slave or store.log.segments.segments:
             # The log of an empty slave begins where its master's does, which nobody knows yet.
             store.log.make_ahead()
         return store
@@ -409,7 +409,7 @@ class Daemon:
 
     def _follow(self) -> None:
         """Follow the master, on a slave."""
-        if self.settings.broker_role != "SLAVE":
+        if not self.settings.starts_as_slave:
             return
         # The import brings modules that no master needs.
         from aerobee.broker.cluster.replication.finding import MasterFinder

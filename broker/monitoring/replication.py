@@ -20,7 +20,6 @@ from aerobee.broker.monitoring.health_checks import HealthChecks, Probe
 from aerobee.broker.monitoring.metrics import Row, under
 from aerobee.broker.routing.role import Role
 from aerobee.config.model import Settings
-from aerobee.store.log.marks import waits_for_slaves
 
 # Most brokers never load these.
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def replication(settings: Settings, role: Role, parts: Replication | None) -> It
 
 def promised_slaves(settings: Settings, role: Role) -> int:
     """The number of slaves that an answer of success waits for."""
-    promises = waits_for_slaves(settings) and not role.is_slave
+    promises = settings.waits_for_slaves and not role.is_slave
     return settings.in_sync_replicas - 1 if promises else 0
 
 

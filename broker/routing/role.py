@@ -19,7 +19,7 @@ class Role:
     __slots__ = ("changes", "is_slave")
 
     def __init__(self, settings: Settings) -> None:
-        self.is_slave = settings.broker_role == "SLAVE"
+        self.is_slave = settings.starts_as_slave
         #: Moves with each change of the role.
         self.changes = 0
 

@@ -32,16 +32,6 @@ from aerobee.config.model import Settings
 from aerobee.store.errors import StoreBroken
 
 
-def answers_wait(settings: Settings) -> bool:
-    """Whether an answer of success has to wait for a mark after `written`."""
-    return settings.sync_flush or waits_for_slaves(settings)
-
-
-def waits_for_slaves(settings: Settings) -> bool:
-    """Whether an answer of success promises copies on slaves."""
-    return settings.broker_role == "SYNC_MASTER" and settings.in_sync_replicas > 1
-
-
 class StoreListener:
     """Gets the events of the store's threads. Given when the store is opened; this class ignores
     all events."""
@@ -92,12 +82,12 @@ class Marks:
         self.counted = (end, queue_entries)
         self._listener = listener
         self._sync_flush = settings.sync_flush
-        self._waits_for_slaves = waits_for_slaves(settings)
+        self._waits_for_slaves = settings.waits_for_slaves
         self.replicated = 0
         #: Whether as many slaves as an answer promises are connected and near enough.
         self.enough_slaves = False
         #: Whether an answer of success has to wait for a mark that moves after `written`.
-        self.answers_wait = answers_wait(settings)
+        self.answers_wait = settings.answers_wait
         #: Whether messages become visible by a mark that a thread of the store moves.
         self.dispatch_waits = self._sync_flush or settings.transient_pool_effective
         #: Where reading ends since the store has broken, None before.

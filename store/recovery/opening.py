@@ -27,7 +27,6 @@ from aerobee.store.index.index_service import IndexService
 from aerobee.store.inspect.start_checks import check_rights, check_small_files, tables_read
 from aerobee.store.log.compiled import Compiled
 from aerobee.store.log.encoding import crc_checks
-from aerobee.store.log.marks import answers_wait
 from aerobee.store.queues.delay_levels import DelayLevels
 from aerobee.store.queues.queue_table import ConsumeQueueTable
 from aerobee.store.recovery.recovery import Recovery
@@ -171,7 +170,7 @@ def make_parts(
 ) -> StoreParts:
     """The parts by the settings, with nothing read or locked yet."""
     root = settings.store_path
-    stats = StoreStats(answers_wait=answers_wait(settings))
+    stats = StoreStats(answers_wait=settings.answers_wait)
     levels = _delay_levels(settings)
     checkpoint = Checkpoint(files, os.path.join(root, "checkpoint"))
     segment_bytes = settings.commit_log_segment_bytes

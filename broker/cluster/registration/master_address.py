@@ -97,7 +97,7 @@ class MasterAddress:
 def check_master(settings: Settings, advertised: Advertised) -> None:
     """Raise ConfigError if haMasterAddress is where this slave itself would be reached."""
     given = settings.ha_master_address
-    if settings.broker_role != "SLAVE" or not is_master_address(given):
+    if not settings.starts_as_slave or not is_master_address(given):
         return
     own = ha_endpoint(settings, advertised, settings.ha_listen_port)
     if own and is_own_address(given, [own], settings.listen_host):

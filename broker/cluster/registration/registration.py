@@ -92,7 +92,7 @@ class Registrar:
         options = LinkOptions(
             interval_s=settings.register_interval_ms / 1000,
             timeout_s=settings.register_timeout_ms / 1000,
-            force=settings.force_register or settings.broker_role == "SLAVE",
+            force=settings.force_register or settings.starts_as_slave,
             tls=tls,
             credentials=credentials,
             hint=what_it_may_miss(
