@@ -94,9 +94,7 @@ class AllocateMappedFileService:
         deadline = self._clock.monotonic() + timeout_s
         with self._changed:
             self._request(start)
-            while start not in self._ready:
-                if start in self._failed and not self._pending(start):
-                    raise self._health.broken or self._failed[start].error
+            while (segment := self._pop_ready(start)) is None:
                 left = deadline - self._clock.monotonic()
                 if left <= 0 or self._stopping:
                     raise SegmentCreateFailed(
@@ -104,8 +102,6 @@ class AllocateMappedFileService:
                         "the disk is too slow, or stuck"
                     )
                 self._changed.wait(left)
-            segment = self._ready.pop(start)
-            self._request(start + self._segment_bytes)
             return segment
 
     def take_ready(self, start: int) -> MappedFile | None:
@@ -114,15 +110,18 @@ class AllocateMappedFileService:
         self._drop_others(start)
         with self._changed:
             self._request(start)
-            if start not in self._ready:
-                if self._pending(start):
-                    return None
-                if start in self._failed:
-                    raise self._health.broken or self._failed[start].error
-                return None
-            segment = self._ready.pop(start)
-            self._request(start + self._segment_bytes)
-            return segment
+            return self._pop_ready(start)
+
+    def _pop_ready(self, start: int) -> MappedFile | None:
+        """The segment if it is made, with the next one requested; None while it is being made.
+        Raises what its making failed with."""
+        if start not in self._ready:
+            if start in self._failed and not self._pending(start):
+                raise self._health.broken or self._failed[start].error
+            return None
+        segment = self._ready.pop(start)
+        self._request(start + self._segment_bytes)
+        return segment
 
     def _drop_others(self, start: int) -> None:
         """Remove the segments, and forget the requests, that the log does not go on with."""
