@@ -16,18 +16,18 @@ poisons it: a queue that cannot be written must not be served in part.
 Threads: the store's caller only.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeAlias
 
-from aerobee.protocol.message.record_check import CHECK_NOTHING
+from aerobee.protocol.message.record_check import CHECK_NOTHING, Checked
 from aerobee.store.disk.files import is_full, is_passing
 from aerobee.store.disk.store_health import DISK_FULL
 from aerobee.store.dispatch.dispatcher import Dispatcher
 from aerobee.store.index.index_service import IndexService
-from aerobee.store.log.commit_log import Appended, CommitLog, Copied
+from aerobee.store.log.commit_log import Appended, CommitLog
 from aerobee.store.log.compiled import Compiled, Derived
 from aerobee.store.log.scan.boundaries import Boundaries
-from aerobee.store.log.scan.log_scanner import Batch, LogScanner, MappedSegments
+from aerobee.store.log.scan.log_scanner import LogScanner, MappedSegments
 from aerobee.store.log.scan.sequence import Sequences, nothing_is_sound
 from aerobee.store.log.store_core import StoreCore
 from aerobee.store.queues.consume_queue import ConsumeQueue
@@ -159,12 +159,14 @@ class Reput:
         """Dispatch copied records below `limit`, which were checked when they came."""
         arrivals: list[Arrival] = []
         copies, sequences, done = self._log.copies, Sequences(None, 0, nothing_is_sound), 0
+        merged = False
         try:
             while copies and copies[0].end <= limit and done < ROUND_MOST:
                 runs = self._derived_runs(limit)
                 added = self._dispatcher.append_derived(runs) if runs else None
                 if added is None:
-                    arrivals += self._merge_copy(copies[0], sequences, tell)
+                    first, merged = copies[0], True
+                    arrivals += self._merge(first.derived, first.checked or (), sequences, tell)
                     done += self._copy_done(None)
                     continue
                 for derived in runs:
@@ -174,7 +176,8 @@ class Reput:
                     added = 0
         except OSError as error:
             self._failed(error)
-        self.count_again()
+        if merged:
+            self.count_again()
         return arrivals
 
     def _derived_runs(self, limit: int) -> list[Derived]:
@@ -187,16 +190,6 @@ class Reput:
             runs.append(copied.derived)
             records += copied.records
         return runs
-
-    def _merge_copy(self, copied: Copied, sequences: Sequences, tell: bool) -> list[Arrival]:
-        """Bring the records of one copy into queues and index. Raises OSError."""
-        if copied.derived is not None:
-            self._dispatcher.merge_derived(copied.derived, sequences)
-            return list(_derived_arrivals(copied.derived)) if tell else []
-        entries = self._dispatcher.entries(copied.checked or ())
-        if entries:
-            self._dispatcher.merge(entries, sequences)
-        return _arrivals(entries)
 
     def _copy_done(self, added: int | None) -> int:
         """Move the mark past the first copy; how many records it had."""
@@ -234,7 +227,7 @@ class Reput:
         done = 0
         try:
             for batch in scan.batches(start):
-                arrivals += self._merge(batch, sequences, tell)
+                arrivals += self._merge(batch.derived, batch.records, sequences, tell)
                 marks.dispatch(scan.end, batch.last_store_ms)
                 self._stats.dispatched_messages += batch.size
                 done += batch.size
@@ -280,13 +273,17 @@ class Reput:
             self._health.allow(DISK_FULL)
         return arrivals
 
-    def _merge(self, batch: Batch, sequences: Sequences, tell: bool) -> list[Arrival]:
-        """Bring records into queues and index. Raises OSError."""
-        if batch.derived is not None:
-            self._dispatcher.merge_derived(batch.derived, sequences)
-            return list(_derived_arrivals(batch.derived)) if tell else []
-        entries = self._dispatcher.entries(batch.records)
-        self._dispatcher.merge(entries, sequences)
+    def _merge(
+        self, derived: Derived | None, records: Sequence[Checked], sequences: Sequences, tell: bool
+    ) -> list[Arrival]:
+        """Bring records into queues and index, by what a compiled form has derived from them if it
+        has. Raises OSError."""
+        if derived is not None:
+            self._dispatcher.merge_derived(derived, sequences)
+            return list(_derived_arrivals(derived)) if tell else []
+        entries = self._dispatcher.entries(records)
+        if entries:
+            self._dispatcher.merge(entries, sequences)
         return _arrivals(entries)
 
     def _failed(self, error: OSError) -> None:
