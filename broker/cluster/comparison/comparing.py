@@ -78,7 +78,7 @@ async def compare(
     """
     try:
         if master.address in own_addresses:
-            return _itself(master.address)
+            return itself(master.address)
         found = await master.range_sums(0, 0, 1)
         log = found.log if found is not None else await master.log_state()
         refused = _refused_for_names(log, master.address, settings)
@@ -106,7 +106,8 @@ async def compare(
 # --- who it is ------------------------------------------------------------------------------------
 
 
-def _itself(address: str) -> Refused:
+def itself(address: str) -> Refused:
+    """The refusal of a master at `address`, which is this broker's own."""
     return Refused(
         RefusalKind.ITSELF,
         f"{address} is this broker itself: ha_master_address (haMasterAddress), or the name "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING
 
-from aerobee.broker.cluster.comparison.comparing import Asked, RefusalKind, Refused, compare
+from aerobee.broker.cluster.comparison.comparing import Asked, Refused, compare, itself
 from aerobee.broker.cluster.comparison.master_requests import MasterUnreachable, RemoteMaster
 from aerobee.broker.cluster.registration.master_address import (
     MasterAddress,
@@ -58,11 +58,7 @@ class MasterFinder:
         if remoting is None or ha is None:
             return None
         if is_own_address(remoting, self._own, self._settings.listen_host):
-            return Refused(
-                RefusalKind.ITSELF,
-                f"{remoting} is this broker itself: ha_master_address (haMasterAddress), or the "
-                "name server's entry for broker id 0, has to name its master",
-            )
+            return itself(remoting)
         return split_address(ha)
 
     async def compare(self) -> Asked | Refused:

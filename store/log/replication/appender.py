@@ -20,7 +20,6 @@ already.
 Threads: the store's caller only; there is no other writer, because a slave takes no messages.
 """
 
-import logging
 from typing import NamedTuple, Protocol
 
 from aerobee.protocol.errors import CorruptRecord
@@ -32,8 +31,6 @@ from aerobee.store.log.scan.incoming import NO_BOUNDARIES, IncomingReader, Part
 from aerobee.store.log.scan.log_scanner import LogScanner, OneSegment
 from aerobee.store.log.store_core import StoreCore
 from aerobee.store.segments.mapped_file import MappedFile
-
-log = logging.getLogger("aerobee.store.log.replication")
 
 # A check of this many bytes takes a fraction of a millisecond.
 _STEP_BYTES = 256 << 10
@@ -83,7 +80,6 @@ class Appender:
         self._marks = core.marks
         self._segments = core.segments
         self._segment_bytes = core.segments.segment_bytes
-        self._stats = core.stats
         self._damage = damage
         self._crc_check, self._take = checking
         # Whether the master hears of what is durable, not of what is written.
