@@ -3,7 +3,6 @@ looks at one again."""
 
 import logging
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -13,7 +12,7 @@ from tests.sim.replication.cases import case_of
 from tests.sim.replication.judge import judge
 from tests.sim.replication.life import Life
 from tests.sim.replication.machine import Case, Rules
-from tests.sim.storage.checker import Fault
+from tests.sim.storage.checker import Fault, count_invariants
 
 
 class Broken(NamedTuple):
@@ -34,12 +33,7 @@ class Result:
 
     def by_invariant(self) -> dict[str, int]:
         """How many lives broke each invariant."""
-        count = Counter(
-            invariant
-            for broken in self.broken
-            for invariant in {fault.invariant for fault in broken.faults}
-        )
-        return dict(sorted(count.items()))
+        return count_invariants([broken.faults for broken in self.broken])
 
 
 def explore(

@@ -6,7 +6,8 @@ history are: a message counts as acknowledged from the moment the store said so,
 tried at that very moment.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from tests.sim.disk.crash_model import State
@@ -32,6 +33,12 @@ class Fault(NamedTuple):
 
     invariant: str
     text: str
+
+
+def count_invariants(explored: Iterable[list[Fault]]) -> dict[str, int]:
+    """How many of the states or lives explored broke each invariant, by the faults of each."""
+    count = Counter(name for faults in explored for name in {fault.invariant for fault in faults})
+    return dict(sorted(count.items()))
 
 
 class DiskPlan(NamedTuple):

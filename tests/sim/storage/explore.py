@@ -9,7 +9,6 @@ it
 """
 
 import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -23,6 +22,7 @@ from tests.sim.storage.checker import (
     Fault,
     check,
     check_disk,
+    count_invariants,
     lost_blanks,
     same_bytes,
     stands,
@@ -79,12 +79,7 @@ class Result:
 
     def by_invariant(self) -> dict[str, int]:
         """How many states broke each invariant."""
-        count = Counter(
-            invariant
-            for broken in self.broken
-            for invariant in {fault.invariant for fault in broken.faults}
-        )
-        return dict(sorted(count.items()))
+        return count_invariants([broken.faults for broken in self.broken])
 
 
 class _Candidate(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -109,3 +109,10 @@ class RawSlave:
 def log_of(store: MessageStore) -> bytes:
     """All bytes of a store's log up to *written*."""
     return b"".join(bytes(one.view[: one.wrote]) for one in store.reader._segments.segments)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until the condition holds, ten seconds at most."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - it looks at what the code under test keeps
+            await asyncio.sleep(0.001)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,8 @@ import pytest
 from aerobee.broker.cluster.replication import ha_port
 from aerobee.broker.cluster.replication.slave_connection import State
 from aerobee.store.log.replication import feed
-from tests.unit.broker.cluster.replication.joined import RawSlave, log_of, master_at
+from tests.unit.broker.cluster.replication.joined import RawSlave, log_of, master_at, until
 from tests.unit.store.support import SEGMENT, message
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - it looks at what the code under test keeps
-            await asyncio.sleep(0.001)
 
 
 async def test_a_slave_gets_the_log_in_blocks_that_end_with_their_segment(tmp_path: Path) -> None:

@@ -17,14 +17,8 @@ from aerobee.broker.cluster.replication.replication import Replication
 from aerobee.broker.routing.role import Role
 from aerobee.protocol.replication import encode_head
 from aerobee.store.message_store import MessageStore
-from tests.unit.broker.cluster.replication.joined import Answers, log_of, master_at
+from tests.unit.broker.cluster.replication.joined import Answers, log_of, master_at, until
 from tests.unit.store.support import SEGMENT, message, small_settings
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - it looks at what the code under test keeps
-            await asyncio.sleep(0.001)
 
 
 class Slave:

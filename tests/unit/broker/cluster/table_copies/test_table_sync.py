@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from aerobee.config.model import Settings
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.remoting.errors import RemotingConnectError
+from tests.unit.broker.cluster.replication.joined import until
 from tests.unit.broker.cluster.table_copies.masters import (
     ScriptedMaster,
     group_table,
@@ -36,12 +37,6 @@ from tests.unit.broker.cluster.table_copies.masters import (
 
 QUICK = Times(ours_s=0.01, rocketmq_s=0.01, failed_s=0.01, look_s=0.002, problem_s=0.0)
 PASSED_OVER = "tables of the master not copied"
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - it looks at what the code under test keeps
-            await asyncio.sleep(0.001)
 
 
 class Slave:
