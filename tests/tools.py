@@ -69,6 +69,7 @@ TOOLS: dict[str, tuple[Callable[[], bool], str]] = {
         "the Python package of that name: pip install -c requirements/dev.txt atheris",
     ),
     "ip": (_program("ip"), "Debian package iproute2"),
+    "nsenter": (_program("nsenter"), "Debian package util-linux"),
     "tc": (_program("tc"), "Debian package iproute2"),
     "netns": (
         _may(_SYS_ADMIN, _NET_ADMIN),

@@ -167,7 +167,7 @@ def half_messages_visible() -> None:
 def transactions_forgotten() -> None:
     """A start takes all half messages for decided."""
 
-    def load(service: Transactions, _offsets: Any) -> None:
+    def load(service: Transactions) -> None:
         end = service._store.max_offset(HALF_TOPIC, 0)
         service._log.load(end, None)
 

@@ -74,8 +74,12 @@ class Links:
         _run("ip", "-n", self._names[role], *words)
 
     def inside(self, role: str) -> list[str]:
-        """The beginning of a command that is to run in that namespace; it keeps its process id."""
-        return [tool("ip"), "netns", "exec", self._names[role]]
+        """The beginning of a command that is to run in that namespace; it keeps its process id.
+
+        Not `ip netns exec`: that gives the command a copy of all mounts, and a file system which
+        another test unmounts meanwhile stays mounted there, so its disk cannot be taken down.
+        """
+        return [tool("nsenter"), f"--net=/run/netns/{self._names[role]}"]
 
     @contextmanager
     def entered(self, role: str) -> Iterator[None]:

@@ -8,8 +8,10 @@ what was promised.
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import subprocess
 import time
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from tests.crash.replication_links.brokers import PORT, Modes, Pair, pair
 from tests.crash.replication_links.clients import Clients, ends
 from tests.crash.replication_links.faults import SCENARIOS, Faults
 from tests.crash.replication_links.judge import judge_slave, judge_stores
-from tests.crash.replication_links.links import MASTER, SLAVE
+from tests.crash.replication_links.links import MASTER, SLAVE, Links
 from tests.crash.running.link import PULL, pull_fields
 from tests.crash.running.traffic import QUEUES, TOPIC
 from tests.service.kit import wait_until
@@ -35,7 +37,7 @@ WELL_S = 10.0
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_what_was_promised_is_on_the_slave(folder: Path, scenario: str, seed: int) -> None:
-    need("netns", "mount", "ip", "tc")
+    need("netns", "mount", "ip", "tc", "nsenter")
     wrong: list[str] = []
     runs = campaign.size(NAME)
     for number in range(runs):
@@ -45,6 +47,16 @@ def test_what_was_promised_is_on_the_slave(folder: Path, scenario: str, seed: in
         wrong += [f"run {number}: {one.rule} {one.text}" for one in found]
         shutil.rmtree(place)
     assert wrong == []
+
+
+def test_a_command_in_a_namespace_keeps_the_mounts() -> None:
+    need("netns", "mount", "ip", "tc", "nsenter")
+    show = ["readlink", "/proc/self/ns/mnt", "/proc/self/ns/net"]
+    with Links() as links:
+        shown = subprocess.run([*links.inside(SLAVE), *show], capture_output=True, text=True)
+    mounts, network = shown.stdout.split()
+    assert mounts == os.readlink("/proc/self/ns/mnt")
+    assert network != os.readlink("/proc/self/ns/net")
 
 
 def run(place: Path, chance: random.Random, kinds: tuple[str, ...]) -> list[Violation]:
