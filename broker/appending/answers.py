@@ -434,10 +434,7 @@ class Answers:
         self.decisions = WhenKept("decisions", MAX_DECISIONS, parts) if waits else AtOnce()
         #: To intents; staging lets no more wait, its other questions included.
         self.intents = WhenDurable("intents", MAX_QUESTIONS, parts)
-
-    @property
-    def _all(self) -> tuple[AtOnce, ...]:
-        return self.sends, self.decisions, self.intents
+        self._all: tuple[AtOnce, ...] = self.sends, self.decisions, self.intents
 
     def go_on(self) -> None:
         """Send the answers that need not wait any longer, or have waited too long. Called when the

@@ -207,8 +207,9 @@ class HaPort:
         # A slave whose socket is gone leaves the set meanwhile.
         for slave in tuple(self.slaves):
             slave.go_on()
-        # Without enough slaves nobody is waited for.
-        self._answers.go_on()
+        if not self._feed.enough:
+            # Nobody is waited for.
+            self._answers.go_on()
 
     def look(self) -> None:
         """Send signs of life, and end the connections of slaves that have gone silent. Called once

@@ -1,5 +1,6 @@
 """A slave's side of replication: takes the blocks of its master into its own log.
 
+    take_whole     a block of whole records, at the tail, is checked and written at once
     room, landed   bytes are gathered in memory (`incoming_bytes.py`), after *written*
     check          whole records are checked and written to the segment, then *written* moves
     dispatch       of what the check derived from them, or of the log, if that is too much
@@ -157,6 +158,31 @@ class Appender:
         if size and self.is_empty:
             self._begin_at(log_offset, begin)
         self._left = size
+
+    def take_whole(self, log_offset: int, data: memoryview) -> bool:
+        """Take a block that is nothing but whole sound records, as a master with few messages a
+        turn sends it, straight from where it was received. False for any other block, of which
+        nothing was done: it goes the way of `block`. Raises StoreError."""
+        incoming, last, size = self._incoming, self._segments.last, len(data)
+        if (
+            self._take is None
+            or last is None
+            or not size
+            or len(incoming)
+            or self._left
+            or self._look_at
+            or log_offset != incoming.landed
+            or not last.start <= log_offset <= last.end - size
+        ):
+            return False
+        derived = self._take(data, 0, log_offset, size)
+        if derived is None or derived.end != log_offset + size:
+            return False
+        self._log.segment_for_copy(log_offset)
+        self._log.copy(last, data, Copied(derived.end, derived.records, derived.store_ms, derived))
+        self._suspect = None
+        incoming.skip(derived.end)
+        return True
 
     def _begin_at(self, log_offset: int, begin: int) -> None:
         if log_offset == 1:

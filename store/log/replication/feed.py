@@ -174,11 +174,22 @@ class Feed:
 
     def settle(self) -> None:
         """Work the mark *replicated* out again, and whether there are enough slaves."""
-        reports = self._reports()
         needed = self._slaves_needed
+        if needed == 1:
+            # One copy more is promised: the best report alone decides.
+            held = max([one.reported for one in self.followers if one.asked], default=-1)
+            enough = held >= 0 and self.end - held < self._behind_most
+            self._marks.replicate(held, enough=enough)
+            return
+        reports = self._reports()
         held = reports[needed - 1] if 0 < needed <= len(reports) else 0
         near = self._near(reports)
         self._marks.replicate(held, enough=near >= needed)
+
+    @property
+    def enough(self) -> bool:
+        """Whether as many slaves as an answer promises are near enough, by the last look."""
+        return self._marks.enough_slaves
 
     @property
     def near(self) -> int:

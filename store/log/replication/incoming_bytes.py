@@ -34,6 +34,11 @@ class IncomingBytes:
         self._begin, self._end = 0, len(data)
         self.start, self.landed = start, start + len(data)
 
+    def skip(self, log_offset: int) -> None:
+        """Go on at `log_offset`; no bytes are here, and none of those below it will come."""
+        assert self._begin == self._end
+        self.start = self.landed = log_offset
+
     def __len__(self) -> int:
         return self._end - self._begin
 

@@ -75,7 +75,14 @@ class Pair:
         return True
 
     def receive(self, log_offset: int, data: bytes) -> None:
-        """Give the slave a block."""
+        """Give the slave a block, by either way that takes it."""
+        if self.random.random() >= 0.5 or not self.appender.take_whole(
+            log_offset, memoryview(data)
+        ):
+            self.receive_parts(log_offset, data)
+
+    def receive_parts(self, log_offset: int, data: bytes) -> None:
+        """Give the slave a block in parts."""
         self.appender.block(log_offset, len(data))
         while data:
             room = self.appender.room()

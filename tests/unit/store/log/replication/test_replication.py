@@ -127,6 +127,44 @@ def test_a_block_of_another_place_or_over_a_segments_end_is_refused(pair: Pair) 
         pair.appender.block(pair.appender.expected, SEGMENT)
 
 
+def test_only_blocks_of_whole_sound_records_are_taken_at_once(tmp_path: Path) -> None:
+    two = Pair(tmp_path, compiled_form().store)
+    put(two, 2)
+    two.connect()
+    two.drain()
+    appender, start = two.appender, two.slave.written
+    put(two, 2, size=10)
+    new = two.log_bytes(two.master)[start:]
+    damaged = bytearray(new)
+    damaged[new.rindex(b"xxx")] ^= 1
+    assert not appender.take_whole(start, memoryview(new)[:-1])
+    assert not appender.take_whole(start, memoryview(damaged))
+    assert not appender.take_whole(start + 1, memoryview(new))
+    assert not appender.take_whole(start, memoryview(b""))
+    two.receive_parts(start, new[:20])
+    assert not appender.take_whole(start + 20, memoryview(new)[20:])
+    assert two.slave.written == start
+    two.connect()
+    assert appender.take_whole(start, memoryview(new))
+    assert two.slave.written == appender.report == two.master.marks.written
+    two.slave.dispatch()
+    two.master.dispatch()
+    same(two)
+    two.close()
+
+
+def test_the_plain_form_takes_no_block_at_once(tmp_path: Path) -> None:
+    two = Pair(tmp_path)
+    put(two, 1)
+    two.connect()
+    two.drain()
+    start = two.slave.written
+    put(two, 1)
+    new = two.log_bytes(two.master)[start:]
+    assert not two.appender.take_whole(start, memoryview(new))
+    two.close()
+
+
 def test_damage_on_the_way_is_asked_for_again(pair: Pair) -> None:
     put(pair, 6)
     pair.connect()
@@ -215,7 +253,7 @@ def test_what_was_bad_is_no_part_of_the_log_after_a_restart(pair: Pair) -> None:
     data = bytearray(pair.log_bytes(pair.master))
     data[100] ^= 1
     with pytest.raises(BlockDamaged):
-        pair.receive(1, bytes(data[1:]))
+        pair.receive_parts(1, bytes(data[1:]))
     assert pair.appender.written == 0
     assert not pair.appender.check()
     pair.disconnect()
