@@ -131,7 +131,7 @@ class BlockReader(asyncio.BufferedProtocol):
     def _one_whole(self, size: int) -> bool:
         """Take what was read if it is one block of whole records, as it is where the master has a
         message now and then. This way is short, because a sender waits for the report."""
-        if size <= HEAD_BYTES:
+        if self._appender.left or size <= HEAD_BYTES:
             return False
         head = decode_head(self._gathered[:HEAD_BYTES])
         block = self._gathered[HEAD_BYTES:size]
