@@ -248,8 +248,11 @@ class WhenKept(AtOnce):
     def go_on(self) -> None:
         """Send the answers that need not wait any longer, or have waited too long: a slice now,
         unless the turns are at it already."""
-        # A slice opens a turn of the loop: not for nothing, each time a mark moves.
-        if self._waiting and not self._going and self._slice():
+        waiting = self._waiting
+        # A slice opens a turn of the loop: not each time a mark moves, and not for a lone sender.
+        if not waiting or self._going or (len(waiting) == 1 and self._answer_one()):
+            return
+        if self._slice():
             self._going = True
             self._turns.add(self._slice)
 
@@ -269,6 +272,17 @@ class WhenKept(AtOnce):
             # An error ends this round; the next mark begins another.
             self._going = self._going and more
         return more
+
+    def _answer_one(self) -> bool:
+        """Send the one answer that waits, if it is made and kept: a lone sender waits for it."""
+        end, deadline, connection, code, _, made = self._waiting[0]
+        if type(made) is not bytes or end > self.mark:
+            return False
+        self._waiting.popleft()
+        self._count(code, 0, self._loop.time() + self._timeout_s - deadline, 1)
+        if not connection.closed:
+            connection.write(made)
+        return True
 
     def _answer_kept(self, until: float) -> bool:
         mark, clock, left = self.mark, self._turns.clock, _LOOK

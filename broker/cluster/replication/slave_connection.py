@@ -110,6 +110,7 @@ class SlaveConnection:
             if report is None:
                 return
             self.heard_at = self._loop.time()
+            begins = not self.follower.asked
             self.follower.report(report)
         except CannotFollow as error:
             self._port.refused(self, error)
@@ -118,7 +119,8 @@ class SlaveConnection:
             self.close(str(error))
         else:
             self._port.reported()
-            self.go_on()
+            if begins:
+                self.go_on()
 
     # --- what it is sent ----------------------------------------------------------------------
 
@@ -138,6 +140,7 @@ class SlaveConnection:
     def _send_slice(self) -> None:
         room = _SLICE_BYTES
         while room > 0:
+            piece = None
             if self._block is None:
                 piece = self.follower.next_piece(self._block_bytes)
                 if piece is None:
@@ -155,6 +158,9 @@ class SlaveConnection:
                 return
             self.wrote_at = self._loop.time()
             self._block = None
+            if piece is not None and piece.is_last:
+                self.state = State.LEVEL
+                return
         self.state = State.SENDING
         self._scheduled = True
         self._loop.call_soon(self._next_slice)

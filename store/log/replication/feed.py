@@ -50,13 +50,14 @@ class CannotFollow(StoreError):
 
 class Piece(NamedTuple):
     """Bytes of the log for one slave: `size` from `position` of the file `fd` on, which are those
-    from `log_offset` on. `hot` bytes are in memory."""
+    from `log_offset` on. `hot` bytes are in memory; the last piece ends where the log does."""
 
     fd: int
     position: int
     log_offset: int
     size: int
     hot: bool
+    is_last: bool = False
 
 
 class Follower:
@@ -104,8 +105,10 @@ class Follower:
         if start != self._fd_start:
             self._open(start)
         size = min(most, end - self.position, start + feed.segment_bytes - self.position)
-        hot = self.position >= end - _HOT_BYTES
-        return Piece(self._fd, self.position - start, self.position, size, hot)
+        at = self.position
+        return Piece(
+            self._fd, at - start, at, size, at >= end - _HOT_BYTES, at + size == end
+        )
 
     def took(self, size: int) -> None:
         """Note that `size` bytes of the piece were sent."""

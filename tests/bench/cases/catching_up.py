@@ -65,7 +65,7 @@ with socket.create_server((host, int(port))) as server:
 
 
 class Copy(NamedTuple):
-    """A copy of so many bytes, 0 for none, and what the senders saw meanwhile: the figures of runs
+    """A copy of `size` bytes, 0 for none, and what the senders saw meanwhile: the figures of runs
     of the generator, one after the other."""
 
     size: int

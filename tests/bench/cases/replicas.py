@@ -1,4 +1,4 @@
-"""What a slave costs: SYNC_MASTER and its slave beside one broker alone, and beside Java's pair.
+"""The cost of a slave: SYNC_MASTER and its slave beside one broker alone, and beside Java's pair.
 
     python -m tests.bench.cases.replicas [--turns 9] [--secs 1] [--loads P1,P2] [--dry]
 

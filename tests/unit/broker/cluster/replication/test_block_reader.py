@@ -21,7 +21,7 @@ SIZES = {"commit_log_segment_bytes": 1 << 18, "max_message_bytes": 100_000}
 
 
 class Pipe(asyncio.Transport):
-    """What a master sends, given to the protocol piece by piece as long as it reads."""
+    """The bytes of a master, given to the protocol piece by piece as long as it reads."""
 
     def __init__(self, reader: BlockReader, data: bytes, chance: random.Random) -> None:
         super().__init__()
