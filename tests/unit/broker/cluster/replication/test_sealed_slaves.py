@@ -126,7 +126,7 @@ async def test_a_slave_far_behind_is_sent_what_a_worker_has_read(
         assert await slave.take(master.store.marks.written) == log_of(master.store)[1:]
         (connection,) = master.port.slaves
         assert 3 * SEGMENT < connection.worker_bytes <= connection.sent_bytes + 1
-        # What follows is in memory again.
+        # The next bytes are in memory again.
         before = connection.worker_bytes
         master.put(2)
         assert await slave.take(master.store.marks.written) == log_of(master.store)[1:]
