@@ -119,7 +119,7 @@ def test_a_slave_follows_its_master_below_tls(
 @pytest.mark.parametrize(
     ("of_master", "of_slave", "reason"),
     [
-        ("enforcing", "plain", "the master cannot be compared with"),
+        ("enforcing", "plain", "does it take nothing but TLS? tls.enable=true speaks it"),
         ("disabled", "sealed", "in the TLS handshake, as one without TLS does"),
         ("enforcing", "stranger", "its certificate is not trusted"),
     ],
