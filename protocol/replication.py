@@ -28,6 +28,9 @@ MOST_TAKEN_BYTES: Final = 16 << 20
 
 # 64 PiB. The first bytes of other protocols are larger numbers, so they are told from slaves.
 _MOST_LOG_OFFSET: Final = 1 << 56
+# The first byte of TLS.
+_HANDSHAKE: Final = 0x16
+_TLS: Final = "that is TLS, which tls.server.mode does not allow here"
 
 
 class BadReplication(ProtocolError):
@@ -77,7 +80,10 @@ class ReportDecoder:
         self._rest = data[whole:]
         if not whole:
             return None
-        report: int = _REPORT.unpack_from(data, whole - REPORT_BYTES)[0]
-        if not 0 <= report < _MOST_LOG_OFFSET:
-            raise BadReplication(f"a report of {report}, which no log reaches: that is no slave")
+        # Another protocol shows in its first bytes, and the last ones may be like a report.
+        for place in (0, whole - REPORT_BYTES):
+            report: int = _REPORT.unpack_from(data, place)[0]
+            if not 0 <= report < _MOST_LOG_OFFSET:
+                why = _TLS if data[place] == _HANDSHAKE else "that is no slave"
+                raise BadReplication(f"a report of {report}, which no log reaches: {why}")
         return report

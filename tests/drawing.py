@@ -88,6 +88,8 @@ WHOLE: tuple[Whole, ...] = (
     Whole("a master of Java's slave dies", (1,),
           (rf"{_INTEROP}failover.*consumers.*\[ours-java\]",)),
     Whole("Java's master dies", (0,), (rf"{_INTEROP}failover.*consumers.*\[java-ours\]",), "go"),
+    # Two minutes, of which half are waits for delays.
+    Whole("from Java to ours and back", (4,), (f"{_INTEROP}runbook",)),
     Whole("lag beside Java", (1,), (f"{_INTEROP}lag",)),
     Whole("our client at Java", (0, 4), (f"{_INTEROP}our_client",)),
     Whole("contract of Java", (1, 3), (r"tests/contract/programs/test_client.py::\w+\[java",)),

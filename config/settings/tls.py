@@ -76,14 +76,14 @@ class TlsSettings(Section):
     tls_outgoing: bool = setting(
         False,
         "tls.enable",
-        why="""Whether the broker uses TLS towards name servers. Towards its own it does when mode
-        is enforcing, whatever stands here.""",
+        why="""Whether the broker uses TLS towards name servers, and as a slave towards its master.
+        Towards its own name server it does when mode is enforcing, whatever stands here.""",
     )
     tls_check_servers: bool = setting(
         False,
         "tls.client.authServer",
-        why="""Whether certificates of name servers are checked, against client_trust_path. Names in
-        them are not, since servers are known by their addresses.""",
+        why="""Whether certificates of name servers and masters are checked, against
+        client_trust_path. Names in them are not, since servers are known by their addresses.""",
     )
     tls_client_trust_path: str = setting(
         "",

@@ -95,13 +95,7 @@ class Registrar:
             force=settings.force_register or settings.starts_as_slave,
             tls=tls,
             credentials=credentials,
-            hint=what_it_may_miss(
-                speaks_tls=tls is not None,
-                shows_certificate=bool(settings.tls_client_certificate_path),
-                tls="tls.enable=true",
-                certificate="tls.client.certPath",
-                key="tls.client.keyPath",
-            ),
+            hint=what_others_may_miss(settings, tls),
         )
         self._links = [
             NameServerLink(server, options, self, self._shared) for server in dict.fromkeys(servers)
@@ -343,3 +337,14 @@ def _compressed(version: DataVersion, topics: list[TopicConfig]) -> bytes:
 
 def _block(data: bytes) -> bytes:
     return _LENGTH.pack(len(data)) + data
+
+
+def what_others_may_miss(settings: Settings, tls: ssl.SSLContext | None) -> str:
+    """Says why a name server or a master may have closed a connection before it answered."""
+    return what_it_may_miss(
+        speaks_tls=tls is not None,
+        shows_certificate=bool(settings.tls_client_certificate_path),
+        tls="tls.enable=true",
+        certificate="tls.client.certPath",
+        key="tls.client.keyPath",
+    )

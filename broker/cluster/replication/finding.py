@@ -17,9 +17,10 @@ from aerobee.broker.cluster.registration.master_address import (
     is_own_address,
     split_address,
 )
+from aerobee.broker.cluster.registration.registration import what_others_may_miss
 from aerobee.config.model import Settings
 from aerobee.remoting.calling.caller import Caller, caller_set
-from aerobee.remoting.errors import RemotingError
+from aerobee.remoting.errors import RemotingClosed, RemotingError
 from aerobee.store.message_store import MessageStore
 
 if TYPE_CHECKING:
@@ -73,5 +74,11 @@ class MasterFinder:
         try:
             master = RemoteMaster(caller, _ANSWER_S, self._credentials)
             return await compare(master, self._store, self._settings, frozenset(self._own))
+        except MasterUnreachable as error:
+            if not isinstance(error.__cause__, RemotingClosed):
+                raise
+            # A port that takes only TLS cannot say so to a plain connection.
+            hint = what_others_may_miss(self._settings, self._tls)
+            raise MasterUnreachable(f"{error} ({hint})") from error
         finally:
             caller.close()

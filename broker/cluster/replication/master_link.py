@@ -169,7 +169,10 @@ class MasterLink:
 
     def _unreachable(self, address: tuple[str, int], error: OSError) -> float:
         host, _ = address
-        why = "no answer" if isinstance(error, TimeoutError) else connect_failure(error, host)
+        if isinstance(error, TimeoutError):
+            why = "no answer"
+        else:
+            why = connect_failure(error, host, over_tls=self._tls is not None)
         self._note(f"cannot connect to {address_text(address)}: {why}")
         return _FAILED_S
 

@@ -133,10 +133,13 @@ class SealedWire:
     def receive(self) -> bytes | None:
         session = self._session
         count = session.read(self._into)
-        if count:
-            return bytes(self._into[:count])
         if session.failed is not None:
             raise session.failed
+        if session.is_owing:
+            # Nothing is read before TLS's answer has left, and the loop would come back at once.
+            raise ConnectionError("the slave does not take the answers of TLS")
+        if count:
+            return bytes(self._into[:count])
         return b"" if session.ended else None
 
     def push(self, block: Block) -> bool:
@@ -147,15 +150,19 @@ class SealedWire:
             if not block.head and not block.left:
                 return True
             size = min(block.left, _SEALED_BYTES)
-            self._unsent = memoryview(block.head + os.pread(block.fd, size, block.position))
+            data = os.pread(block.fd, size, block.position)
+            if len(data) < size:
+                raise ConnectionError("the file of a segment has become shorter")
+            self._unsent = memoryview(block.head + data)
             block.head = b""
             block.position += size
             block.left -= size
 
     def send_sign(self, log_offset: int) -> None:
-        assert not self._unsent
-        self._unsent = memoryview(encode_head(log_offset, 0))
-        self._unsent = self._unsent[self._session.send(self._unsent) :]
+        head = memoryview(encode_head(log_offset, 0))
+        if self._session.send(head) < len(head):
+            # It may be sealed already, so that nothing else can be sent.
+            raise ConnectionError("the slave takes nothing")
 
     def send_cold(self, piece: Piece, most: int) -> None:
         """Bring the piece into memory; the loop sends it, because TLS has one user at a time."""

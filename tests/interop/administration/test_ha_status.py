@@ -7,20 +7,26 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from aerobee import testing
 from aerobee.client.blocking_roles import Producer
 from aerobee.client.message import Message
 from aerobee.client.producing.sender import SendStatus
-from tests.interop.kit import CACHE, require
+from tests.interop.kit import CACHE, JAVA_SLAVE, require
 from tests.interop.peers import JAVA_FLAGS
 from tests.ports import free_port
 
-VERSION = "5.5.0"
+#: Peers that bring the tools of a release, by the folder of their jars.
+TOOLS = {f"broker-{JAVA_SLAVE}": "java-slave", "client-5.5.0": "java-5.5.0"}
 WAIT_S = 30.0
 
 
-def test_mqadmin_shows_the_slaves_of_a_master_and_the_master_of_a_slave(tmp_path: Path) -> None:
-    require(f"java-{VERSION}")
+@pytest.mark.parametrize("jars", TOOLS, ids=["java5", "5.5.0"])
+def test_mqadmin_shows_the_slaves_of_a_master_and_the_master_of_a_slave(
+    jars: str, tmp_path: Path
+) -> None:
+    require(TOOLS[jars])
     ports = {"broker_role": "SYNC_MASTER", "nameserver_port": free_port()}
     with testing.broker(ha_listen_port=free_port(), **ports) as master:
         follows = {"broker_role": "SLAVE", "broker_id": 1, "name_servers": master.name_server}
@@ -28,7 +34,7 @@ def test_mqadmin_shows_the_slaves_of_a_master_and_the_master_of_a_slave(tmp_path
             with Producer(master.name_server) as producer:
                 _send_until_on_both(producer)
             of_master, of_slave = [
-                mqadmin(tmp_path, "haStatus", "-n", master.name_server, "-b", one.broker)
+                mqadmin(jars, tmp_path, "haStatus", "-n", master.name_server, "-b", one.broker)
                 for one in (master, slave)
             ]
             ha_port = master.settings.ha_listen_port
@@ -44,12 +50,12 @@ def test_mqadmin_shows_the_slaves_of_a_master_and_the_master_of_a_slave(tmp_path
     assert re.search(rf"\b{end[1]}\b", of_slave), of_slave
 
 
-def mqadmin(folder: Path, *words: str) -> str:
+def mqadmin(jars: str, folder: Path, *words: str) -> str:
     """The output of one command, by the program of RocketMQ's tools."""
     done = subprocess.run(
         [
             "java", *JAVA_FLAGS, f"-Duser.home={folder}", f"-Drocketmq.home.dir={folder}",
-            "-cp", f"{CACHE}/java/client-{VERSION}/*",
+            "-cp", f"{CACHE}/java/{jars}/*",
             "org.apache.rocketmq.tools.command.MQAdminStartup", *words,
         ],
         capture_output=True, text=True, timeout=120, check=False,

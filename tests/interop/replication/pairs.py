@@ -68,7 +68,7 @@ class JavaSlave5(JavaBroker):
     version = JAVA_SLAVE
 
 
-def _shape(role: str, extra: dict[str, str]) -> StoreShape:
+def shape_of(role: str, extra: dict[str, str]) -> StoreShape:
     return StoreShape(
         # A dozen segments and more, whatever the size of the run.
         segment_bytes=1 << (24 if campaign.is_full() else 20),
@@ -108,7 +108,7 @@ class Pair:
         if kind != OURS:
             require("java-broker" if kind == JAVA else "java-slave")
         return made(
-            self._root / name, shape=_shape(role, self._extra), registers_at=self.names.address
+            self._root / name, shape=shape_of(role, self._extra), registers_at=self.names.address
         )
 
     def wait_level(self, patience_s: float = 60) -> int:

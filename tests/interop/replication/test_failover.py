@@ -24,6 +24,7 @@ COUNT = campaign.size("failed over")
 QUEUES = 4
 TOPIC, PROBES = "failover", "probes"
 KILLS = 3 if campaign.is_full() else 1
+PATIENCE_S = 300 if campaign.is_full() else 60
 # Bytes of a load that a slave has taken when it dies.
 SOME = 100_000
 READERS = ("java-4.9.8", "go", "aerobee")
@@ -53,7 +54,7 @@ class Readers:
         self._sent |= sent.bodies
         wait_until(lambda: stored(master) >= len(self._sent), 60, "all are delivered")
 
-    def wait_all(self, patience_s: float = 60) -> None:
+    def wait_all(self, patience_s: float = PATIENCE_S) -> None:
         """Each was handed all that was sent."""
         for child in self._running.values():
             child.wait_lines(lambda lines: self._sent <= set(_bodies(lines)), patience_s)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ssl
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,6 +13,7 @@ from pathlib import Path
 from aerobee.broker.cluster.replication.ha_port import HaPort
 from aerobee.broker.routing.role import Role
 from aerobee.protocol.replication import HEAD_BYTES, decode_head
+from aerobee.remoting.listening.arrivals import Encryption
 from aerobee.store.message_store import MessageStore
 from tests.unit.store.support import message, small_settings
 
@@ -52,11 +55,13 @@ class Master:
 
 
 @asynccontextmanager
-async def master_at(path: Path, **changes: object) -> AsyncIterator[Master]:
+async def master_at(
+    path: Path, encryption: Encryption | None = None, **changes: object
+) -> AsyncIterator[Master]:
     """A master whose port is open."""
     master = Master(path, **changes)
     try:
-        await master.port.start("127.0.0.1", 0)
+        await master.port.start("127.0.0.1", 0, encryption)
         yield master
     finally:
         await master.port.close()
@@ -73,8 +78,8 @@ class RawSlave:
         self.at = 0
 
     @classmethod
-    async def connect(cls, port: int) -> RawSlave:
-        return cls(*await asyncio.open_connection("127.0.0.1", port))
+    async def connect(cls, port: int, tls: ssl.SSLContext | None = None) -> RawSlave:
+        return cls(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
 
     def report(self, log_offset: int) -> None:
         self.writer.write(struct.pack(">q", log_offset))
@@ -99,8 +104,10 @@ class RawSlave:
     async def ended(self) -> None:
         """Wait until the master has closed the connection."""
         async with asyncio.timeout(10):
-            while await self.reader.read(65536):
-                pass
+            # The master resets a connection whose bytes it has not read.
+            with contextlib.suppress(ConnectionResetError):
+                while await self.reader.read(65536):
+                    pass
 
     def close(self) -> None:
         self.writer.close()
