@@ -213,12 +213,13 @@ async def test_a_sync_master_without_its_slave_says_so_and_stays_ready() -> None
         assert (status.is_master, status.slaves) == (True, ())
 
 
-def test_a_refused_slave_is_noted_on_the_side_of_the_master() -> None:
+def test_a_refused_slave_is_noted_on_both_sides() -> None:
     with master(ha_slave_addresses="10.1.2.3") as guarded, slave(guarded) as stranger:
         until(lambda: not note(guarded, "slaves are served")["ok"])
         assert "slave 127.0.0.1: it is not admitted" in note(guarded, "slaves are served")["reason"]
         assert value(guarded, "aerobee_slave_refusals_total", "untrusted") != 0
         until(lambda: not note(stranger, "follows its master")["ok"])
+        until(lambda: "haSlaveAddresses" in note(stranger, "follows its master").get("reason", ""))
         assert value(guarded, "aerobee_slaves") == 0
 
 
