@@ -105,23 +105,27 @@ def _master(link: MasterLink | None) -> tuple[Row, ...]:
 def note_replication(
     health: HealthChecks, settings: Settings, role: Role, parts: Replication
 ) -> None:
-    """Add the notes of a broker that has a port for slaves."""
+    """Add the notes of a broker that has a port for slaves: those of a master are shown while it is
+    one, and so are those of a slave."""
     health.note(
         "slaves are served",
         parts.port.problem,
         "do for each slave what its reason says; docs/operations.md explains each refusal. The "
         "note goes when none was refused for a minute",
+        applies=lambda: not role.is_slave,
     )
     health.note(
         "copies are there",
         copies_probe(settings, role, parts.port),
         "start the slave that is missing, or let it catch up: its /ready says what it lacks. "
         "To go on with fewer copies set inSyncReplicas or brokerRole, and restart",
+        applies=lambda: promised_slaves(settings, role) > 0,
     )
     health.note(
         "follows its master",
         lambda: None if parts.link is None else parts.link.problem,
         "the reason says what differs or who does not answer; docs/operations.md explains each",
+        applies=lambda: role.is_slave,
     )
 
 

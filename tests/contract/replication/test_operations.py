@@ -139,10 +139,25 @@ async def test_metrics_tell_of_slaves_at_the_master_and_of_the_master_at_a_slave
     assert series(second, "aerobee_slave_lag_bytes") == {}
 
 
-def test_readiness_of_a_pair_has_nothing_to_note(pair: tuple[RunningBroker, RunningBroker]) -> None:
-    for broker in pair:
-        for name in ("slaves are served", "copies are there", "follows its master"):
+def test_readiness_of_a_pair_has_the_notes_of_each_role_and_nothing_to_say(
+    pair: tuple[RunningBroker, RunningBroker],
+) -> None:
+    of_replication = {"slaves are served", "copies are there", "follows its master"}
+    of_roles = ({"slaves are served", "copies are there"}, {"follows its master"})
+    for broker, expected in zip(pair, of_roles, strict=True):
+        _, body = get(broker, "/ready")
+        shown = {one["check"] for one in json.loads(body)["checks"]}
+        assert shown & of_replication == expected
+        for name in expected:
             assert note(broker, name)["ok"], (broker, name)
+
+
+def test_a_master_that_promises_no_copies_has_no_note_about_them() -> None:
+    with master(broker_role="ASYNC_MASTER", ha_enabled=True) as alone:
+        _, body = get(alone, "/ready")
+        shown = {one["check"] for one in json.loads(body)["checks"]}
+        assert "slaves are served" in shown
+        assert "copies are there" not in shown
 
 
 async def test_master_and_slave_tell_tools_of_each_other(
