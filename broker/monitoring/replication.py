@@ -105,8 +105,8 @@ def _master(link: MasterLink | None) -> tuple[Row, ...]:
 def note_replication(
     health: HealthChecks, settings: Settings, role: Role, parts: Replication
 ) -> None:
-    """Add the notes of a broker that has a port for slaves: those of a master are shown while it is
-    one, and so are those of a slave."""
+    """Add the notes of a broker that has a port for slaves. Each is shown only while the broker has
+    the role that it is about."""
     health.note(
         "slaves are served",
         parts.port.problem,

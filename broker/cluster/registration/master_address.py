@@ -110,8 +110,8 @@ def check_master(settings: Settings, advertised: Advertised) -> None:
 
 
 def check_master_of_file(settings: Settings) -> list[str]:
-    """As `check_master`, for a file that may have been written for another machine: it raises only
-    where the file itself says that. Returns a warning where it would be so on this machine."""
+    """Check the same of a file that may have been written for another machine. Raises ConfigError
+    only if the file itself shows it; returns a warning if it is so on this machine."""
     own, listens = settings.ha_host or settings.advertised_host, settings.listen_host
     if own or listens not in _ANY:
         # Every interface of that machine, of which only loopback is the same on all machines.
