@@ -139,6 +139,19 @@ def copies_probe(settings: Settings, role: Role, port: HaPort) -> Probe:
         return (
             f"{near} of the {promised} slaves are near enough that an answer of this SYNC_MASTER "
             "promises: sends are stored here, and answered with SLAVE_NOT_AVAILABLE"
+            f"{_of_one_address(port)}"
         )
 
     return probe
+
+
+def _of_one_address(port: HaPort) -> str:
+    """Why there are fewer copies than connections; empty where each has an address of its own."""
+    connected, addresses = len(port.slaves), len({slave.peer[0] for slave in port.slaves})
+    if connected == addresses:
+        return ""
+    noun = "address" if addresses == 1 else "addresses"
+    return (
+        f". {connected} connections come from {addresses} {noun}, and those of one address count "
+        "as one copy"
+    )

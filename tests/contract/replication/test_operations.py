@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -198,10 +200,12 @@ def test_the_command_shows_the_pair(
         {
             "broker": "test-broker", "id": 0, "role": "master", "address": first.broker,
             "end": end, "acknowledged": None, "lag": None, "state": "1 of 1 slaves near enough",
+            "reason": None,
         },
         {
             "broker": "test-broker", "id": 1, "role": "slave", "address": second.broker,
             "end": end, "acknowledged": end, "lag": 0, "state": "level",
+            "reason": None,
         },
     ]  # fmt: skip
     assert main(["broker", "ha", "-n", first.name_server]) == 0
@@ -228,7 +232,7 @@ async def test_a_sync_master_without_its_slave_says_so_and_stays_ready() -> None
         assert (status.is_master, status.slaves) == (True, ())
 
 
-def test_a_refused_slave_is_noted_on_both_sides() -> None:
+def test_a_refused_slave_is_noted_on_both_sides(capsys: pytest.CaptureFixture[str]) -> None:
     with master(ha_slave_addresses="10.1.2.3") as guarded, slave(guarded) as stranger:
         until(lambda: not note(guarded, "slaves are served")["ok"])
         assert "slave 127.0.0.1: it is not admitted" in note(guarded, "slaves are served")["reason"]
@@ -236,6 +240,42 @@ def test_a_refused_slave_is_noted_on_both_sides() -> None:
         until(lambda: not note(stranger, "follows its master")["ok"])
         until(lambda: "haSlaveAddresses" in note(stranger, "follows its master").get("reason", ""))
         assert value(guarded, "aerobee_slaves") == 0
+        assert main(["broker", "ha", "-n", guarded.name_server]) == 0
+        said = capsys.readouterr().err
+        assert f"master {guarded.broker} of test-broker: slave 127.0.0.1 was refused: " in said
+        assert f"slave {stranger.broker} of test-broker: the master has closed" in said
+
+
+def test_two_slaves_of_one_address_are_one_copy_wherever_copies_are_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with master(in_sync_replicas=3) as first, slave(first), slave(first, broker_id=2):
+        until(lambda: value(first, "aerobee_slaves") == 2)
+        until(lambda: value(first, "aerobee_slaves_near") == 1)
+        reason = note(first, "copies are there")["reason"]
+        assert reason.startswith("1 of the 2 slaves")
+        assert "2 connections come from 1 address, and those of one address count" in reason
+        assert main(["broker", "ha", "-n", first.name_server, "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)["brokers"]
+        assert rows[0]["state"].startswith("2 of 2 slaves near enough, together 1 copy: ")
+
+
+async def test_a_slave_that_is_ahead_shows_that_and_why_it_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    store = {"store_path": str(tmp_path / "store")}
+    with master(broker_role="ASYNC_MASTER", ha_enabled=True, **store) as before:
+        wire = await Wire.to(before.broker)
+        assert (await wire.send("Ahead", b"x" * 3000)).code == ResponseCode.SUCCESS
+        wire.caller.close()
+    with master() as first, slave(first, **store) as second:
+        until(lambda: "has messages that" in note(second, "follows its master").get("reason", ""))
+        command = ["broker", "ha", "-n", first.name_server, "--json"]
+        assert await asyncio.to_thread(main, command) == 0
+        _, row = json.loads(capsys.readouterr().out)["brokers"]
+        assert (row["role"], row["lag"]) == ("slave", None)
+        assert row["state"].endswith(" bytes ahead of its master")
+        assert "the slave has messages that the master has not" in row["reason"]
 
 
 async def test_a_broker_without_replication_has_the_families_and_no_series() -> None:
