@@ -9,7 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -304,3 +304,61 @@ def test_a_slave_that_stops_in_order_leaves_the_list(capsys: pytest.CaptureFixtu
         assert [(row["role"], row["state"]) for row in rows] == [("master", "no slaves")]
         assert value(first, "aerobee_slaves_near") == 0
         assert value(first, "aerobee_slaves_promised") == 1
+
+
+async def test_groups_are_read_from_a_slave_while_the_master_is_away(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def run(*command: str) -> tuple[int, str, str]:
+        code = await asyncio.to_thread(main, [*command, "-n", names.name_server])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    with testing.broker(broker_name="names", nameserver_port=free_port()) as names:
+        own = {"broker_name": "pair", "name_servers": names.name_server, "ha_enabled": True}
+        with ExitStack() as slaves:
+            with master(**own, broker_role="ASYNC_MASTER") as first:
+                second = slaves.enter_context(slave(names, **own))
+                wire = await Wire.to(first.broker)
+                group = json.dumps({"groupName": "CG"}).encode()
+                await wire.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group)
+                sent = await wire.send("Orders", b"x")
+                where = {"consumerGroup": "CG", "topic": "Orders", "queueId": 0, "commitOffset": 1}
+                committed = await wire.call(RequestCode.UPDATE_CONSUMER_OFFSET, where)
+                wire.caller.close()
+                assert (sent.code, committed.code) == (0, 0)
+                code, out, said = await run("offset", "show", "CG", "--json")
+                assert (code, said) == (0, "")
+                before = json.loads(out)
+                async with asyncio.timeout(WAIT_S):
+                    while await _offset_at(second.broker) != 1:  # noqa: ASYNC110 - a broker's
+                        await asyncio.sleep(0.02)
+            for command in (
+                ("offset", "show", "CG"),
+                ("offset", "show", "CG", "--topic", "Orders"),
+            ):
+                code, out, said = await run(*command, "--json")
+                assert (code, json.loads(out)) == (0, before)
+                assert "no master of pair is registered: a slave was asked" in said
+            code, out, said = await run("group", "list", "--json")
+            assert code == 0
+            assert [(one["name"], one["brokers"]) for one in json.loads(out)] == [("CG", ["pair"])]
+            assert len(said.splitlines()) == 1
+            assert "no master of pair is registered" in said
+            assert (await run("group", "describe", "CG"))[0] == 0
+            # Nothing is changed at a slave.
+            code, _, said = await run(
+                "offset", "reset", "CG", "Orders", "--to", "earliest", "--yes"
+            )
+            assert code != 0
+            assert "Orders" in said
+            assert await _offset_at(second.broker) == 1
+
+
+async def _offset_at(address: str) -> int | None:
+    """The offset of the group there."""
+    wire = await Wire.to(address)
+    where = {"consumerGroup": "CG", "topic": "Orders", "queueId": 0}
+    answer = await wire.call(RequestCode.QUERY_CONSUMER_OFFSET, where)
+    wire.caller.close()
+    return int(answer.ext["offset"]) if answer.code == ResponseCode.SUCCESS else None
