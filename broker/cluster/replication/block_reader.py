@@ -52,7 +52,7 @@ class BlockReader(asyncio.BufferedProtocol):
         self._follows = follows
         self._asked = False
         self._transport: asyncio.Transport | None = None
-        self._own_host = ""
+        self._own_host = "this machine"
         # Small blocks are gathered, as many as have come; those bytes are behind `_taken`.
         self._gathered = memoryview(bytearray(_GATHERED_BYTES))
         self._taken = self._filled = 0
@@ -69,7 +69,10 @@ class BlockReader(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._own_host = str(transport.get_extra_info("sockname")[0])
+        # A socket that is gone by now has no name.
+        sockname = transport.get_extra_info("sockname")
+        if sockname:
+            self._own_host = str(sockname[0])
 
     def ask(self, log_offset: int) -> None:
         """Ask the master for the log from `log_offset` on."""
