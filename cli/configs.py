@@ -121,6 +121,7 @@ def check(parsed: argparse.Namespace) -> int:
         loaded = load_settings(
             parsed.config, environ={}, format=parsed.format, strict=parsed.strict
         )
+        loaded = _with_master_checked(loaded)
     except ConfigError as error:
         if parsed.json:
             errors = [str(one) for one in error.errors]
@@ -147,6 +148,22 @@ def check(parsed: argparse.Namespace) -> int:
             f"{len(loaded.warnings)} warnings"
         )
     return OK if ok else ConfigError.EXIT_CODE
+
+
+def _with_master_checked(loaded: Loaded) -> Loaded:
+    """These settings, with a warning if a slave may be given itself as its master. Raises
+    ConfigError if it certainly is."""
+    if not loaded.settings.starts_as_slave or not loaded.settings.ha_master_address:
+        return loaded
+    # Few files have such a slave, and the import costs each other check some time.
+    from aerobee.broker.cluster.registration.master_address import check_master_of_file
+
+    try:
+        found = check_master_of_file(loaded.settings)
+    except ConfigError as error:
+        error.warnings = loaded.warnings
+        raise
+    return loaded._replace(warnings=(*loaded.warnings, *found))
 
 
 def print_as_broker_conf(loaded: Loaded, *, important: bool) -> int:

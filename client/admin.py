@@ -103,15 +103,20 @@ class Admin(OffsetsRole):
         options: ClientOptions | None = None,
         *,
         admin_address: str | Sequence[str] | None = None,
+        reads_slaves: bool = False,
     ) -> None:
         """`admin_address`: where brokers take what administrators alone ask for, one or several,
-        if they have ports of their own for that (`admin.port`)."""
+        if they have ports of their own for that (`admin.port`). `reads_slaves`: where a broker has
+        no master, its slave is asked for groups and how far they are."""
         super().__init__(Session(name_servers, checked_options(options, ClientOptions)))
         given = () if admin_address is None else admin_address
         self._admin_addresses = (given,) if isinstance(given, str) else tuple(given)
         for address in self._admin_addresses:
             split_address(address)
         self._admin_ports: dict[str, str] | None = None
+        self._reads_slaves = reads_slaves
+        #: The brokers that had no master when they were asked, so that a slave has answered.
+        self.slaves_read: set[str] = set()
         self._checked: set[str] = set()
 
     async def check_administered(self, brokers: Iterable[str]) -> None:
@@ -177,6 +182,19 @@ class Admin(OffsetsRole):
 
     async def _all_masters(self) -> dict[str, str]:
         return _masters(await self.cluster(), None, None)
+
+    async def _all_readable(self) -> dict[str, str]:
+        """The masters, and with `reads_slaves` a slave of each broker without a master."""
+        info = await self.cluster()
+        slaves: dict[str, str] = {}
+        if self._reads_slaves:
+            slaves = {
+                name: one.addresses[min(one.addresses)]
+                for name, one in info.brokers.items()
+                if one.addresses and MASTER_ID not in one.addresses
+            }
+            self.slaves_read |= slaves.keys()
+        return {**masters(info.brokers.values()), **slaves} or _masters(info, None, None)
 
     async def _administered_at(self, broker: str) -> str:
         """The address where the master of that broker is administered."""
@@ -386,9 +404,9 @@ class Admin(OffsetsRole):
         return masters((await self.route(retry)).brokers)
 
     async def groups(self) -> dict[str, list[str]]:
-        """The consumer groups that masters know, and the names of the brokers that know them."""
+        """The consumer groups that brokers know, and the names of the brokers that know them."""
         found: dict[str, list[str]] = {}
-        chosen = await self._all_masters()
+        chosen = await self._all_readable()
         by_broker = await self._ask_each(chosen, _GROUP_NAMES, parse_group_names)
         for name, groups in by_broker.items():
             for group in groups:
@@ -402,13 +420,13 @@ class Admin(OffsetsRole):
 
     async def group_state(self, group: str) -> dict[str, GroupState]:
         """The members of a group that are online, by the names of the masters where somebody is."""
-        return await self._members_at(await self._all_masters(), group, GroupState.parse)
+        return await self._members_at(await self._all_readable(), group, GroupState.parse)
 
     async def group_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
         """How far a group is in its queues, as `group_progress`, and the number of failed messages
         that wait for their next try outside of its queues. RocketMQ's brokers do not give that
         number."""
-        return await self._stats_at(await self._all_masters(), group, topic)
+        return await self._stats_at(await self._all_readable(), group, topic)
 
     async def group_progress(
         self, group: str, topic: str | None = None

@@ -197,9 +197,13 @@ class Admin(_Role[AsyncAdmin]):
         options: ClientOptions | None = None,
         *,
         admin_address: str | Sequence[str] | None = None,
+        reads_slaves: bool = False,
     ) -> None:
         """See the asynchronous one."""
-        super().__init__(AsyncAdmin(name_servers, options, admin_address=admin_address))
+        admin = AsyncAdmin(
+            name_servers, options, admin_address=admin_address, reads_slaves=reads_slaves
+        )
+        super().__init__(admin)
 
     cluster = _blocking(AsyncAdmin.cluster)
     topics = _blocking(AsyncAdmin.topics)

@@ -420,12 +420,15 @@ class RouteTable:
             text = "broker moved name=%s id=%d from=%s to=%s"
             log.info(text, group.name, broker_id, old, address)
             return
-        remedy = "a name of its own (brokerName)"
+        remedy = (
+            "start the one that should be a slave of the other with brokerRole=SLAVE and a "
+            "brokerId above 0, or give each a name of its own (brokerName)"
+        )
         if broker_id != MASTER_ID:
-            remedy = "an id of its own (brokerId)"
+            remedy = "give each an id of its own (brokerId)"
         log.warning(
             "broker moved name=%s id=%d from=%s to=%s, while it is registered at the first: its "
-            "clients are sent to the second from now on; if two brokers run there, give each %s",
+            "clients are sent to the second from now on; if two brokers run there, %s",
             group.name,
             broker_id,
             old,

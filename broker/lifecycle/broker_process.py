@@ -34,6 +34,7 @@ from aerobee.config.loading.hangup import HANGUPS, heed_supervisor
 from aerobee.config.loading.load import Loaded
 from aerobee.config.loading.reload import Load, Reload
 from aerobee.config.model import Settings
+from aerobee.config.setting_rules import is_master_address
 from aerobee.native.form import form_name
 from aerobee.printable import printable
 from aerobee.remoting.errors import RemotingListenError
@@ -227,6 +228,8 @@ def banner(daemon: Daemon, seconds: float) -> list[str]:
         lines.append(f"  vip port          {addresses.vip}")
     if addresses.admin:
         lines.append(f"  administrators    {addresses.admin}")
+    if addresses.slaves:
+        lines += _of_replication(settings, addresses.slaves)
     if addresses.name_servers:
         registered = daemon.registrar.registered
         listed = [
@@ -247,6 +250,16 @@ def banner(daemon: Daemon, seconds: float) -> list[str]:
         lines += [f"  warning           {text}" for text in _unregistered(daemon.settings)]
         lines.append(f"{_state(daemon)} after {seconds:.2f} s")
     return lines
+
+
+def _of_replication(settings: Settings, slaves: str) -> list[str]:
+    """The lines of a broker that has a port for slaves, which others reach at `slaves`."""
+    role = f"{settings.broker_role}, brokerId {settings.broker_id}"
+    if settings.starts_as_slave:
+        given = settings.ha_master_address
+        master = f"at {given}" if is_master_address(given) else "that the name servers know"
+        role += f", of the master {master}"
+    return [f"  role              {role}", f"  port for slaves   {slaves}"]
 
 
 def _registered(daemon: Daemon) -> bool:

@@ -95,6 +95,7 @@ class Addresses(NamedTuple):
     name_server: str
     name_servers: tuple[str, ...]
     http: str
+    slaves: str
 
 
 class StartAbandoned(Exception):
@@ -241,12 +242,13 @@ class Daemon:
         host = reachable(settings.nameserver_host)
         embedded = f"{host}:{name_server.port}" if name_server else ""
         servers = settings.name_server_list or ((embedded,) if embedded else ())
+        ha_address = ha_endpoint(settings, advertised, ha_port)
         self.registrar = Registrar(
             settings,
             identity,
             self.core.topics,
             servers,
-            ha_address=ha_endpoint(settings, advertised, ha_port),
+            ha_address=ha_address,
             tls=self._outgoing,
             credentials=self._credentials,
         )
@@ -256,7 +258,7 @@ class Daemon:
         await self.registrar.start()
         self.warnings += self.registrar.warnings
         own = identity.endpoint, advertised.endpoint(vip) if vip else "", _admin_address(settings)
-        self.addresses = Addresses(*own, embedded, servers, http)
+        self.addresses = Addresses(*own, embedded, servers, http, ha_address)
         self._follow()
         self.core.start_tasks(scheduler)
         self._start_checks(scheduler, monitor)

@@ -86,6 +86,7 @@ class _Check:
     since: float
     note: bool = False
     ok: bool | None = None
+    applies: Callable[[], bool] | None = None
 
 
 class LoopMonitor:
@@ -202,15 +203,23 @@ class HealthChecks:
         assert all(check.name != name for check in self._checks), f"check {name} added twice"
         self._checks.append(_Check(name, probe, remedy, self._wall_clock()))
 
-    def note(self, name: str, probe: Probe, remedy: str) -> None:
-        """Add a check that a person should know of, and whose failure leaves the broker ready."""
+    def note(
+        self, name: str, probe: Probe, remedy: str, *, applies: Callable[[], bool] | None = None
+    ) -> None:
+        """Add a check that a person should know of, and whose failure leaves the broker ready. It
+        is shown only while it `applies`, with None always."""
         self.add(name, probe, remedy)
         self._checks[-1].note = True
+        self._checks[-1].applies = applies
 
     def run(self) -> list[Verdict]:
-        """Run all probes now, in the order they were added."""
+        """Run all probes that apply now, in the order they were added."""
         verdicts = []
         for check in self._checks:
+            if check.applies is not None and not check.applies():
+                # When it applies again it is a new finding, with a time of its own.
+                check.ok = None
+                continue
             found = check.probe()
             reason, remedy = found if isinstance(found, Problem) else (found, check.remedy)
             if check.ok is not (reason is None):

@@ -105,23 +105,27 @@ def _master(link: MasterLink | None) -> tuple[Row, ...]:
 def note_replication(
     health: HealthChecks, settings: Settings, role: Role, parts: Replication
 ) -> None:
-    """Add the notes of a broker that has a port for slaves."""
+    """Add the notes of a broker that has a port for slaves. Each is shown only while the broker has
+    the role that it is about."""
     health.note(
         "slaves are served",
         parts.port.problem,
         "do for each slave what its reason says; docs/operations.md explains each refusal. The "
         "note goes when none was refused for a minute",
+        applies=lambda: not role.is_slave,
     )
     health.note(
         "copies are there",
         copies_probe(settings, role, parts.port),
         "start the slave that is missing, or let it catch up: its /ready says what it lacks. "
         "To go on with fewer copies set inSyncReplicas or brokerRole, and restart",
+        applies=lambda: promised_slaves(settings, role) > 0,
     )
     health.note(
         "follows its master",
         lambda: None if parts.link is None else parts.link.problem,
         "the reason says what differs or who does not answer; docs/operations.md explains each",
+        applies=lambda: role.is_slave,
     )
 
 
@@ -135,6 +139,19 @@ def copies_probe(settings: Settings, role: Role, port: HaPort) -> Probe:
         return (
             f"{near} of the {promised} slaves are near enough that an answer of this SYNC_MASTER "
             "promises: sends are stored here, and answered with SLAVE_NOT_AVAILABLE"
+            f"{_of_one_address(port)}"
         )
 
     return probe
+
+
+def _of_one_address(port: HaPort) -> str:
+    """Why there are fewer copies than connections; empty where each has an address of its own."""
+    connected, addresses = len(port.slaves), len({slave.peer[0] for slave in port.slaves})
+    if connected == addresses:
+        return ""
+    noun = "address" if addresses == 1 else "addresses"
+    return (
+        f". {connected} connections come from {addresses} {noun}, and those of one address count "
+        "as one copy"
+    )

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.access.errors import AccountFileError
 from aerobee.access.files.account_places import tools_file
-from aerobee.cli.printing.output import CANNOT_CONNECT, REFUSED, USAGE, CommandFailed, quieten_logs
+from aerobee.cli.printing.output import (
+    CANNOT_CONNECT,
+    REFUSED,
+    USAGE,
+    CommandFailed,
+    quieten_logs,
+    say,
+)
 from aerobee.client.admin import Admin
 from aerobee.client.errors import (
     CallerError,
@@ -78,11 +85,23 @@ def _encryption_of(parsed: argparse.Namespace) -> dict[str, Any]:
     return {"use_tls": parsed.tls or any(files.values()), **files}
 
 
-def admin_of(parsed: argparse.Namespace) -> Admin:
-    """An administration client as the flags want it."""
+def admin_of(parsed: argparse.Namespace, *, reads_slaves: bool = False) -> Admin:
+    """An administration client as the flags want it; `reads_slaves` is for commands that change
+    nothing, and then call `say_slaves_read`."""
     options = ClientOptions(call_timeout_s=parsed.timeout, **security_of(parsed))
     admin_address = getattr(parsed, "admin", None)
-    return Admin(name_servers(parsed), options, admin_address=admin_address)
+    return Admin(
+        name_servers(parsed), options, admin_address=admin_address, reads_slaves=reads_slaves
+    )
+
+
+def say_slaves_read(admin: Admin) -> None:
+    """Say which brokers have no master, so that what is shown of them comes from a slave."""
+    if names := sorted(admin.slaves_read):
+        say(
+            f"no master of {', '.join(names)} is registered: a slave was asked, which knows what "
+            "its master had told it"
+        )
 
 
 def consumer_of(parsed: argparse.Namespace) -> "PullConsumer":

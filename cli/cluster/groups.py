@@ -8,7 +8,12 @@ import argparse
 import asyncio
 from typing import Any, Final, NamedTuple
 
-from aerobee.cli.cluster.command_session import admin_of, check_group, client_command
+from aerobee.cli.cluster.command_session import (
+    admin_of,
+    check_group,
+    client_command,
+    say_slaves_read,
+)
 from aerobee.cli.printing.output import OK, CommandFailed, print_json, print_table, say, show
 from aerobee.client.admin import Admin
 from aerobee.protocol.bodies.clients import BROADCASTING
@@ -35,7 +40,7 @@ class _Group(NamedTuple):
 @client_command
 async def list_groups(parsed: argparse.Namespace) -> int:
     """Print the groups; those of RocketMQ's own tools only with `--all`."""
-    async with admin_of(parsed) as admin:
+    async with admin_of(parsed, reads_slaves=True) as admin:
         known = await admin.groups()
         chosen = {
             name: brokers
@@ -46,6 +51,7 @@ async def list_groups(parsed: argparse.Namespace) -> int:
         groups = await asyncio.gather(
             *(_look(admin, name, brokers, turns) for name, brokers in chosen.items())
         )
+        say_slaves_read(admin)
     if parsed.json:
         print_json([group._asdict() for group in groups])
         return OK
@@ -111,9 +117,10 @@ def _lag(state: dict[str, GroupState], stats: ConsumeStats) -> int | None:
 async def describe_group(parsed: argparse.Namespace) -> int:
     """Print a group's members, and how far it is behind in each topic."""
     check_group(parsed.group)
-    async with admin_of(parsed) as admin:
+    async with admin_of(parsed, reads_slaves=True) as admin:
         brokers = (await admin.groups()).get(parsed.group)
         state = await admin.group_state(parsed.group)
+        say_slaves_read(admin)
         if brokers is None and not state:
             raise CommandFailed(
                 f"there is no consumer group {parsed.group} (aerobee group list shows those there "

@@ -9,7 +9,13 @@ import argparse
 import time
 from typing import Any, Final, NamedTuple
 
-from aerobee.cli.cluster.command_session import admin_of, check_broker, check_group, client_command
+from aerobee.cli.cluster.command_session import (
+    admin_of,
+    check_broker,
+    check_group,
+    client_command,
+    say_slaves_read,
+)
 from aerobee.cli.cluster.groups import (
     OWN_OFFSETS,
     keeps_own_offsets,
@@ -67,12 +73,13 @@ class _Move(NamedTuple):
 async def show_offsets(parsed: argparse.Namespace) -> int:
     """Print a group's offset in each queue."""
     check_group(parsed.group)
-    async with admin_of(parsed) as admin:
+    async with admin_of(parsed, reads_slaves=True) as admin:
         if parsed.topic:
             stats = await admin.group_stats(parsed.group, parsed.topic)
         else:
             state = await admin.group_state(parsed.group)
             stats = await stats_of(admin, parsed.group, state)
+        say_slaves_read(admin)
         if not stats.queues:
             raise CommandFailed(await _why_nowhere(admin, parsed.group, parsed.topic))
     rows: list[dict[str, Any]] = [

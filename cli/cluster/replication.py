@@ -23,7 +23,7 @@ from aerobee.cli.printing.output import (
 )
 from aerobee.client.admin import Admin, BrokerHa
 from aerobee.client.errors import ClientError
-from aerobee.protocol.bodies.ha_status import SlaveStatus
+from aerobee.protocol.bodies.ha_status import HaStatus, SlaveStatus
 from aerobee.protocol.bodies.routes import MASTER_ID, BrokerRoute
 
 _AT_ONCE: Final = 16
@@ -41,6 +41,13 @@ class _Row(NamedTuple):
     acknowledged: int | None
     lag: int | None
     state: str
+    #: Why slaves are refused, or why this slave does not follow.
+    reason: str | None = None
+
+    @property
+    def shown(self) -> tuple[object, ...]:
+        """The columns of the table."""
+        return self[: len(_COLUMNS)]
 
 
 class _Asked(NamedTuple):
@@ -56,6 +63,20 @@ class _Asked(NamedTuple):
         """The state of a broker that has not told anything."""
         is_silent = self.error is None or exit_code(self.error) == CANNOT_CONNECT
         return "does not answer" if is_silent else "answers with an error"
+
+    @property
+    def problem(self) -> str | None:
+        """Why this slave does not follow, as it says itself; None where it follows or does not
+        tell."""
+        status = None if self.found is None else self.found.status
+        master = None if status is None else status.master
+        return None if master is None else master.problem or None
+
+    @property
+    def does_not_follow(self) -> bool:
+        """Whether this slave says that it follows nobody."""
+        status = None if self.found is None else self.found.status
+        return status is not None and status.master is not None and not status.master.is_connected
 
     @property
     def is_master(self) -> bool:
@@ -78,7 +99,10 @@ async def show_ha(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print_json({"brokers": [row._asdict() for row in rows]})
     else:
-        print_table(_COLUMNS, rows)
+        print_table(_COLUMNS, [row.shown for row in rows])
+        for row in rows:
+            if row.reason is not None:
+                say(f"{row.role} {row.address} of {row.broker}: {row.reason}")
     code = OK
     for one in (one for asked in answers for one in asked):
         if one.error is not None:
@@ -104,8 +128,8 @@ def _rows(name: str, asked: list[_Asked]) -> list[_Row]:
     slaves = [one for one in asked if one is not master]
     status = None if master is None or master.found is None else master.found.status
     connected = None if status is None else list(status.slaves)
-    rows = [] if master is None else [_of_master(name, master, connected)]
-    matched = _matched(slaves, connected or ())
+    rows = [] if master is None else [_of_master(name, master, status)]
+    matched = _matched([one for one in slaves if not one.does_not_follow], connected or ())
     end = None if master is None or master.found is None else master.found.end
     for slave in slaves:
         rows.append(_of_slave(name, slave, matched.get(slave.address), end, connected))
@@ -117,16 +141,31 @@ def _rows(name: str, asked: list[_Asked]) -> list[_Row]:
     return rows
 
 
-def _of_master(name: str, master: _Asked, connected: list[SlaveStatus] | None) -> _Row:
+def _of_master(name: str, master: _Asked, status: HaStatus | None) -> _Row:
+    end = None if master.found is None else master.found.end
+    reason = None
     if master.found is None:
         state = master.trouble
-    elif connected is None:
+    elif status is None:
         state = "does not tell of its slaves"
     else:
-        near = sum(one.in_sync for one in connected)
-        state = f"{near} of {len(connected)} slaves near enough" if connected else "no slaves"
-    end = None if master.found is None else master.found.end
-    return _Row(name, master.broker_id, "master", master.address, end, None, None, state)
+        state = _copies(status)
+        reason = "; ".join(f"slave {one.host} was refused: {one.reason}" for one in status.refused)
+    row = _Row(name, master.broker_id, "master", master.address, end, None, None, state)
+    return row._replace(reason=reason or None)
+
+
+def _copies(status: HaStatus) -> str:
+    """How many slaves a master has, and how many copies they are together."""
+    if not status.slaves:
+        return "no slaves"
+    near = sum(one.in_sync for one in status.slaves)
+    text = f"{near} of {len(status.slaves)} slaves near enough"
+    if status.copies == near:
+        return text
+    copies = "1 copy" if status.copies == 1 else f"{status.copies} copies"
+    alike = len({_host(one.address) for one in status.slaves}) < len(status.slaves)
+    return f"{text}, together {copies}" + (": those of one address count once" if alike else "")
 
 
 def _of_slave(
@@ -147,9 +186,13 @@ def _of_slave(
     elif slave.found.status is None or slave.found.status.master is None:
         state = "does not tell"
     else:
-        state = "follows" if slave.found.status.master.is_connected else "does not follow"
+        state = "does not follow" if slave.does_not_follow else "follows"
+    if slave.does_not_follow and end is not None and master_end is not None and end > master_end:
+        # Its master lacks messages; the slave may lack others, and nobody has compared the two.
+        lag, state = None, f"{state}, {end - master_end} bytes ahead of its master"
     acknowledged = None if seen is None else seen.acknowledged
-    return _Row(name, slave.broker_id, "slave", slave.address, end, acknowledged, lag, state)
+    row = _Row(name, slave.broker_id, "slave", slave.address, end, acknowledged, lag, state)
+    return row._replace(reason=slave.problem)
 
 
 def _of_connection(name: str, seen: SlaveStatus) -> _Row:

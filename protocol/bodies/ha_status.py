@@ -61,10 +61,26 @@ class SlaveStatus(msgspec.Struct, frozen=True):
         )
 
 
+class RefusedSlave(msgspec.Struct, frozen=True):
+    """A slave that its master has not served of late, and why. Masters of ours alone tell."""
+
+    host: str
+    reason: str
+
+    def _members(self) -> dict[str, Any]:
+        return {"addr": self.host, "reason": self.reason}
+
+    @classmethod
+    def _parse(cls, value: Any) -> RefusedSlave:
+        members = as_object(value, "refused slave")
+        return cls(text_member(members, "addr"), text_member(members, "reason"))
+
+
 class MasterStatus(msgspec.Struct, frozen=True):
     """A slave's connection to its master: `address` of its port for slaves, empty without one; the
     end of the slave's log; the times of the epoch, in milliseconds, 0 when nothing was said. Ours
-    do not know how much their master has synced (`synced`), and say 0."""
+    do not know how much their master has synced (`synced`), and say 0. `problem` is why ours do not
+    follow, empty while they do."""
 
     address: str
     is_connected: bool
@@ -73,6 +89,7 @@ class MasterStatus(msgspec.Struct, frozen=True):
     told_ms: int
     bytes_a_second: int
     synced: int = 0
+    problem: str = ""
 
     def _members(self) -> dict[str, Any]:
         return {
@@ -83,6 +100,7 @@ class MasterStatus(msgspec.Struct, frozen=True):
             "masterFlushOffset": self.synced,
             "maxOffset": self.end,
             "transferredByteInSecond": self.bytes_a_second,
+            **({"problem": self.problem} if self.problem else {}),
         }
 
     @classmethod
@@ -95,15 +113,19 @@ class MasterStatus(msgspec.Struct, frozen=True):
             _number(members, "lastWriteTimestamp"),
             _number(members, "transferredByteInSecond"),
             _number(members, "masterFlushOffset"),
+            text_member(members, "problem", ""),
         )
 
 
 class HaStatus(msgspec.Struct, frozen=True):
-    """A master says where its log ends and has slaves; a slave has a master."""
+    """A master says where its log ends and has slaves; a slave has a master. `copies` is how many
+    copies the slaves that are near enough are together: ours count those of one address once."""
 
     end: int = 0
     slaves: tuple[SlaveStatus, ...] = ()
     master: MasterStatus | None = None
+    copies: int = 0
+    refused: tuple[RefusedSlave, ...] = ()
 
     @property
     def is_master(self) -> bool:
@@ -112,13 +134,15 @@ class HaStatus(msgspec.Struct, frozen=True):
     def encode(self) -> bytes:
         """The body of the answer."""
         master = MasterStatus("", False, 0, 0, 0, 0) if self.master is None else self.master
+        refused = [one._members() for one in self.refused]
         return dumps(
             {
                 "haClientRuntimeInfo": master._members(),
                 "haConnectionInfo": [one._members() for one in self.slaves],
-                "inSyncSlaveNums": sum(one.in_sync for one in self.slaves),
+                "inSyncSlaveNums": self.copies,
                 "master": self.is_master,
                 "masterCommitLogMaxOffset": self.end,
+                **({"refusedSlaves": refused} if refused else {}),
             }
         )
 
@@ -127,10 +151,13 @@ class HaStatus(msgspec.Struct, frozen=True):
         """BadRequest (code 1) for a body that is no such answer."""
         members = parse_body(body, "state of replication")
         slaves = list_member(members, "haConnectionInfo", _MOST_SLAVES)
+        refused = list_member(members, "refusedSlaves", _MOST_SLAVES)
         return cls(
             _number(members, "masterCommitLogMaxOffset"),
             tuple(SlaveStatus._parse(one) for one in slaves),
             None
             if members.get("master") is True
             else MasterStatus._parse(object_member(members, "haClientRuntimeInfo")),
+            _number(members, "inSyncSlaveNums"),
+            tuple(RefusedSlave._parse(one) for one in refused),
         )

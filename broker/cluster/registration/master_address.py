@@ -20,7 +20,11 @@ import socket
 from collections.abc import Iterable
 from typing import Final, NamedTuple, TypeGuard
 
-from aerobee.broker.cluster.registration.broker_address import Advertised, ha_endpoint
+from aerobee.broker.cluster.registration.broker_address import (
+    Advertised,
+    default_route_address,
+    ha_endpoint,
+)
 from aerobee.config.errors import ConfigError
 from aerobee.config.model import BY_NAME, Settings
 from aerobee.config.setting_rules import is_master_address
@@ -103,6 +107,23 @@ def check_master(settings: Settings, advertised: Advertised) -> None:
     if own and is_own_address(given, [own], settings.listen_host):
         key = BY_NAME["ha_master_address"].full_key
         raise ConfigError(key, given, "is this slave's own port for slaves: name its master's")
+
+
+def check_master_of_file(settings: Settings) -> list[str]:
+    """Check the same of a file that may have been written for another machine. Raises ConfigError
+    only if the file itself shows it; returns a warning if it is so on this machine."""
+    own, listens = settings.ha_host or settings.advertised_host, settings.listen_host
+    if own or listens not in _ANY:
+        # Every interface of that machine, of which only loopback is the same on all machines.
+        known = settings.with_changes(listen_host="127.0.0.1" if listens in _ANY else listens)
+        check_master(known, Advertised(own or listens, "", ()))
+        return []
+    try:
+        here = default_route_address()
+        check_master(settings, Advertised(here, here, ()))
+    except ConfigError as error:
+        return [f"if this file is for this machine, the slave does not start: {error}"]
+    return []
 
 
 def port_below(address: str) -> str | None:

@@ -83,6 +83,7 @@ def namesake_warning(name: str, broker_id: int, other: str, here: str) -> str:
     return (
         f"another broker, at {other}, is registered as {name} with id {broker_id}: once this "
         f"one is, clients are sent to {here} and do not find what is stored there; if it is not "
-        "this broker at its former address, stop one of them and give it a name of its own "
-        "(brokerName)"
+        "this broker at its former address, stop one of them. Should that one be the slave of the "
+        "other? Then start it with brokerRole=SLAVE and a brokerId above 0; only brokers that hold "
+        "different messages need names of their own (brokerName)"
     )

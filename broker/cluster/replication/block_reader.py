@@ -24,6 +24,13 @@ _GATHERED_BYTES = 128 << 10
 _DIRECT_BYTES = 32 << 10
 # A transport that is full of reports has a master that does not read.
 _MOST_UNSENT = 1 << 16
+# A master closes like this where it does not admit a slave: it has no way to tell it why.
+_UNSERVED = (
+    "the master has closed the connection before it sent anything: its /ready says why, in the "
+    "note 'slaves are served'. Most often it does not admit this slave, whose connection comes "
+    "from {own}: add that address to haSlaveAddresses (replication.ha_slave_addresses) of the "
+    "master. A master that takes TLS only wants tls.outgoing here"
+)
 
 
 class Follows(Protocol):
@@ -45,6 +52,7 @@ class BlockReader(asyncio.BufferedProtocol):
         self._follows = follows
         self._asked = False
         self._transport: asyncio.Transport | None = None
+        self._own_host = "this machine"
         # Small blocks are gathered, as many as have come; those bytes are behind `_taken`.
         self._gathered = memoryview(bytearray(_GATHERED_BYTES))
         self._taken = self._filled = 0
@@ -61,6 +69,10 @@ class BlockReader(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        # A socket that is gone by now has no name.
+        sockname = transport.get_extra_info("sockname")
+        if sockname:
+            self._own_host = str(sockname[0])
 
     def ask(self, log_offset: int) -> None:
         """Ask the master for the log from `log_offset` on."""
@@ -69,7 +81,10 @@ class BlockReader(asyncio.BufferedProtocol):
         self.report(again=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end(str(exc) if exc is not None else "the master has closed the connection")
+        if not self.received_bytes:
+            self._end(_UNSERVED.format(own=self._own_host))
+        else:
+            self._end(str(exc) if exc is not None else "the master has closed the connection")
 
     def close(self, reason: str) -> None:
         """End the connection."""

@@ -148,6 +148,8 @@ class HaPort:
             self.refusals[why] += 1
             if why == _UNTRUSTED:
                 self._remember(peer[0], f"it is not admitted: {reason}")
+            elif why == _CROWDED:
+                self._remember(peer[0], f"there are too many connections: {reason}")
             kind = "refused", peer[0]
             self._sums.add(
                 log, logging.WARNING, kind, "slave refused peer=%s why=%s", *peer[:1], reason
@@ -289,10 +291,13 @@ class HaPort:
             )
         return sorted(found, key=lambda one: one.address)
 
-    def problem(self) -> str | None:
-        """Why slaves were refused in the last minute, for readiness; None if no slave was."""
+    def refused_slaves(self) -> list[tuple[str, str]]:
+        """The addresses of slaves that were refused in the last minute, and why."""
         since = self._loop.time() - _REFUSED_S
         self._refused = {host: one for host, one in self._refused.items() if one.at >= since}
-        if not self._refused:
-            return None
-        return "; ".join(f"slave {host}: {one.text}" for host, one in sorted(self._refused.items()))
+        return sorted((host, one.text) for host, one in self._refused.items())
+
+    def problem(self) -> str | None:
+        """Why slaves were refused in the last minute, for readiness; None if no slave was."""
+        refused = self.refused_slaves()
+        return "; ".join(f"slave {host}: {text}" for host, text in refused) or None

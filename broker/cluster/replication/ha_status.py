@@ -2,7 +2,8 @@
 (protocol/WIRE.md 4.13).
 
 A master tells of its slaves, a slave of its master; a broker whose port for slaves is closed is a
-master without slaves.
+master without slaves. Members of our own, which `mqadmin` passes over, say why a slave is refused
+or does not follow.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from aerobee.broker.routing.router import Handler
-from aerobee.protocol.bodies.ha_status import HaStatus, MasterStatus, SlaveStatus
+from aerobee.protocol.bodies.ha_status import HaStatus, MasterStatus, RefusedSlave, SlaveStatus
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.remoting.connections.connection import Connection
@@ -49,7 +50,12 @@ class HaStatusRequests:
 
 
 def _of_slaves(port: HaPort, end: int) -> HaStatus:
-    return HaStatus(end, tuple(_of_slave(one) for one in port.figures()))
+    return HaStatus(
+        end,
+        tuple(_of_slave(one) for one in port.figures()),
+        copies=port.near,
+        refused=tuple(RefusedSlave(host, text) for host, text in port.refused_slaves()),
+    )
 
 
 def _of_slave(figures: SlaveFigures) -> SlaveStatus:
@@ -72,6 +78,7 @@ def _of_master(link: MasterLink, end: int) -> MasterStatus:
         _ms_ago(link.heard_ago_s),
         _ms_ago(link.told_ago_s),
         link.rate.bytes_a_second,
+        problem=link.problem or "",
     )
 
 

@@ -177,6 +177,12 @@ class MasterLink:
         return _FAILED_S
 
     async def _take(self, reader: BlockReader, address: tuple[str, int], start: int) -> float:
+        if reader.closed.done():
+            # The logs were compared meanwhile, and a master that refuses a slave closes at once.
+            self._leave("the connection was closed")
+            self.step = Step.FINDING
+            self._note(reader.closed.result())
+            return _FAILED_S
         self.step, self.problem = Step.TAKING, None
         self.master = address_text(address)
         self.connections += 1

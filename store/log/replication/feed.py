@@ -106,9 +106,7 @@ class Follower:
             self._open(start)
         size = min(most, end - self.position, start + feed.segment_bytes - self.position)
         at = self.position
-        return Piece(
-            self._fd, at - start, at, size, at >= end - _HOT_BYTES, at + size == end
-        )
+        return Piece(self._fd, at - start, at, size, at >= end - _HOT_BYTES, at + size == end)
 
     def took(self, size: int) -> None:
         """Note that `size` bytes of the piece were sent."""

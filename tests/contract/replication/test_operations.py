@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,10 +141,25 @@ async def test_metrics_tell_of_slaves_at_the_master_and_of_the_master_at_a_slave
     assert series(second, "aerobee_slave_lag_bytes") == {}
 
 
-def test_readiness_of_a_pair_has_nothing_to_note(pair: tuple[RunningBroker, RunningBroker]) -> None:
-    for broker in pair:
-        for name in ("slaves are served", "copies are there", "follows its master"):
+def test_readiness_of_a_pair_has_the_notes_of_each_role_and_nothing_to_say(
+    pair: tuple[RunningBroker, RunningBroker],
+) -> None:
+    of_replication = {"slaves are served", "copies are there", "follows its master"}
+    of_roles = ({"slaves are served", "copies are there"}, {"follows its master"})
+    for broker, expected in zip(pair, of_roles, strict=True):
+        _, body = get(broker, "/ready")
+        shown = {one["check"] for one in json.loads(body)["checks"]}
+        assert shown & of_replication == expected
+        for name in expected:
             assert note(broker, name)["ok"], (broker, name)
+
+
+def test_a_master_that_promises_no_copies_has_no_note_about_them() -> None:
+    with master(broker_role="ASYNC_MASTER", ha_enabled=True) as alone:
+        _, body = get(alone, "/ready")
+        shown = {one["check"] for one in json.loads(body)["checks"]}
+        assert "slaves are served" in shown
+        assert "copies are there" not in shown
 
 
 async def test_master_and_slave_tell_tools_of_each_other(
@@ -183,10 +200,12 @@ def test_the_command_shows_the_pair(
         {
             "broker": "test-broker", "id": 0, "role": "master", "address": first.broker,
             "end": end, "acknowledged": None, "lag": None, "state": "1 of 1 slaves near enough",
+            "reason": None,
         },
         {
             "broker": "test-broker", "id": 1, "role": "slave", "address": second.broker,
             "end": end, "acknowledged": end, "lag": 0, "state": "level",
+            "reason": None,
         },
     ]  # fmt: skip
     assert main(["broker", "ha", "-n", first.name_server]) == 0
@@ -213,13 +232,50 @@ async def test_a_sync_master_without_its_slave_says_so_and_stays_ready() -> None
         assert (status.is_master, status.slaves) == (True, ())
 
 
-def test_a_refused_slave_is_noted_on_the_side_of_the_master() -> None:
+def test_a_refused_slave_is_noted_on_both_sides(capsys: pytest.CaptureFixture[str]) -> None:
     with master(ha_slave_addresses="10.1.2.3") as guarded, slave(guarded) as stranger:
         until(lambda: not note(guarded, "slaves are served")["ok"])
         assert "slave 127.0.0.1: it is not admitted" in note(guarded, "slaves are served")["reason"]
         assert value(guarded, "aerobee_slave_refusals_total", "untrusted") != 0
         until(lambda: not note(stranger, "follows its master")["ok"])
+        until(lambda: "haSlaveAddresses" in note(stranger, "follows its master").get("reason", ""))
         assert value(guarded, "aerobee_slaves") == 0
+        assert main(["broker", "ha", "-n", guarded.name_server]) == 0
+        said = capsys.readouterr().err
+        assert f"master {guarded.broker} of test-broker: slave 127.0.0.1 was refused: " in said
+        assert f"slave {stranger.broker} of test-broker: the master has closed" in said
+
+
+def test_two_slaves_of_one_address_are_one_copy_wherever_copies_are_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with master(in_sync_replicas=3) as first, slave(first), slave(first, broker_id=2):
+        until(lambda: value(first, "aerobee_slaves") == 2)
+        until(lambda: value(first, "aerobee_slaves_near") == 1)
+        reason = note(first, "copies are there")["reason"]
+        assert reason.startswith("1 of the 2 slaves")
+        assert "2 connections come from 1 address, and those of one address count" in reason
+        assert main(["broker", "ha", "-n", first.name_server, "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)["brokers"]
+        assert rows[0]["state"].startswith("2 of 2 slaves near enough, together 1 copy: ")
+
+
+async def test_a_slave_that_is_ahead_shows_that_and_why_it_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    store = {"store_path": str(tmp_path / "store")}
+    with master(broker_role="ASYNC_MASTER", ha_enabled=True, **store) as before:
+        wire = await Wire.to(before.broker)
+        assert (await wire.send("Ahead", b"x" * 3000)).code == ResponseCode.SUCCESS
+        wire.caller.close()
+    with master() as first, slave(first, **store) as second:
+        until(lambda: "has messages that" in note(second, "follows its master").get("reason", ""))
+        command = ["broker", "ha", "-n", first.name_server, "--json"]
+        assert await asyncio.to_thread(main, command) == 0
+        _, row = json.loads(capsys.readouterr().out)["brokers"]
+        assert (row["role"], row["lag"]) == ("slave", None)
+        assert row["state"].endswith(" bytes ahead of its master")
+        assert "the slave has messages that the master has not" in row["reason"]
 
 
 async def test_a_broker_without_replication_has_the_families_and_no_series() -> None:
@@ -248,3 +304,61 @@ def test_a_slave_that_stops_in_order_leaves_the_list(capsys: pytest.CaptureFixtu
         assert [(row["role"], row["state"]) for row in rows] == [("master", "no slaves")]
         assert value(first, "aerobee_slaves_near") == 0
         assert value(first, "aerobee_slaves_promised") == 1
+
+
+async def test_groups_are_read_from_a_slave_while_the_master_is_away(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def run(*command: str) -> tuple[int, str, str]:
+        code = await asyncio.to_thread(main, [*command, "-n", names.name_server])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    with testing.broker(broker_name="names", nameserver_port=free_port()) as names:
+        own = {"broker_name": "pair", "name_servers": names.name_server, "ha_enabled": True}
+        with ExitStack() as slaves:
+            with master(**own, broker_role="ASYNC_MASTER") as first:
+                second = slaves.enter_context(slave(names, **own))
+                wire = await Wire.to(first.broker)
+                group = json.dumps({"groupName": "CG"}).encode()
+                await wire.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group)
+                sent = await wire.send("Orders", b"x")
+                where = {"consumerGroup": "CG", "topic": "Orders", "queueId": 0, "commitOffset": 1}
+                committed = await wire.call(RequestCode.UPDATE_CONSUMER_OFFSET, where)
+                wire.caller.close()
+                assert (sent.code, committed.code) == (0, 0)
+                code, out, said = await run("offset", "show", "CG", "--json")
+                assert (code, said) == (0, "")
+                before = json.loads(out)
+                async with asyncio.timeout(WAIT_S):
+                    while await _offset_at(second.broker) != 1:  # noqa: ASYNC110 - a broker's
+                        await asyncio.sleep(0.02)
+            for command in (
+                ("offset", "show", "CG"),
+                ("offset", "show", "CG", "--topic", "Orders"),
+            ):
+                code, out, said = await run(*command, "--json")
+                assert (code, json.loads(out)) == (0, before)
+                assert "no master of pair is registered: a slave was asked" in said
+            code, out, said = await run("group", "list", "--json")
+            assert code == 0
+            assert [(one["name"], one["brokers"]) for one in json.loads(out)] == [("CG", ["pair"])]
+            assert len(said.splitlines()) == 1
+            assert "no master of pair is registered" in said
+            assert (await run("group", "describe", "CG"))[0] == 0
+            # Nothing is changed at a slave.
+            code, _, said = await run(
+                "offset", "reset", "CG", "Orders", "--to", "earliest", "--yes"
+            )
+            assert code != 0
+            assert "Orders" in said
+            assert await _offset_at(second.broker) == 1
+
+
+async def _offset_at(address: str) -> int | None:
+    """The offset of the group there."""
+    wire = await Wire.to(address)
+    where = {"consumerGroup": "CG", "topic": "Orders", "queueId": 0}
+    answer = await wire.call(RequestCode.QUERY_CONSUMER_OFFSET, where)
+    wire.caller.close()
+    return int(answer.ext["offset"]) if answer.code == ResponseCode.SUCCESS else None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from aerobee import testing
-from aerobee.client.blocking_roles import Producer
+from aerobee.client.blocking_roles import Admin, Producer
 from aerobee.client.message import Message
 from aerobee.client.producing.sender import SendStatus
 from tests.interop.kit import CACHE, JAVA_SLAVE, require
@@ -48,6 +48,34 @@ def test_mqadmin_shows_the_slaves_of_a_master_and_the_master_of_a_slave(
     )
     assert f"127.0.0.1:{ha_port}" in of_slave, of_slave
     assert re.search(rf"\b{end[1]}\b", of_slave), of_slave
+
+
+def test_mqadmin_passes_over_the_reasons_that_ours_tell_besides(tmp_path: Path) -> None:
+    require("java-5.5.0")
+    guarded = {"broker_role": "SYNC_MASTER", "ha_slave_addresses": "10.1.2.3"}
+    with testing.broker(ha_listen_port=free_port(), nameserver_port=free_port(), **guarded) as one:
+        follows = {"broker_role": "SLAVE", "broker_id": 1, "name_servers": one.name_server}
+        with testing.broker(ha_listen_port=free_port(), **follows) as refused:
+            with Admin(one.name_server) as admin:
+                end = time.monotonic() + WAIT_S
+                while not all(_tells(admin, each) for each in (one.broker, refused.broker)):
+                    assert time.monotonic() < end, "nobody said why"
+                    time.sleep(0.05)
+            of_master, of_slave = [
+                mqadmin(
+                    "client-5.5.0", tmp_path, "haStatus", "-n", one.name_server, "-b", each.broker
+                )
+                for each in (one, refused)
+            ]
+    assert re.search(r"#InSyncSlaveNum\s+0\b", of_master), of_master
+    assert "#MasterFlushOffset" in of_slave, of_slave
+
+
+def _tells(admin: Admin, address: str) -> bool:
+    """Whether a broker says why it refuses, or does not follow."""
+    status = admin.ha_state(address).status
+    assert status is not None
+    return bool(status.refused or (status.master is not None and status.master.problem))
 
 
 def mqadmin(jars: str, folder: Path, *words: str) -> str:

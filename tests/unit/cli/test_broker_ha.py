@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from aerobee.cli.cluster.replication import _Asked, _Row, _rows
 from aerobee.client.admin import BrokerHa
 from aerobee.client.errors import NetworkError, RequestRefused
-from aerobee.protocol.bodies.ha_status import HaStatus, MasterStatus, SlaveStatus
+from aerobee.protocol.bodies.ha_status import HaStatus, MasterStatus, RefusedSlave, SlaveStatus
 
 MASTER = "10.0.0.1:10911"
 
@@ -15,17 +17,27 @@ def seen(address: str, acknowledged: int, *, in_sync: bool = True) -> SlaveStatu
 
 
 def of_master(*slaves: SlaveStatus) -> _Asked:
-    return _Asked(0, MASTER, BrokerHa(1000, HaStatus(1000, slaves)), None)
+    return _master(slaves, copies=sum(one.in_sync for one in slaves))
 
 
-def of_slave(broker_id: int, host: str, end: int, *, connected: bool = True) -> _Asked:
-    status = HaStatus(master=MasterStatus("10.0.0.1:10912", connected, end, 0, 0, 0))
+def _master(
+    slaves: tuple[SlaveStatus, ...], copies: int, refused: tuple[RefusedSlave, ...] = ()
+) -> _Asked:
+    status = HaStatus(1000, slaves, copies=copies, refused=refused)
+    return _Asked(0, MASTER, BrokerHa(1000, status), None)
+
+
+def of_slave(
+    broker_id: int, host: str, end: int, *, connected: bool = True, problem: str = ""
+) -> _Asked:
+    seen = MasterStatus("10.0.0.1:10912", connected, end, 0, 0, 0, problem=problem)
+    status = HaStatus(master=seen)
     return _Asked(broker_id, f"{host}:10911", BrokerHa(end, status), None)
 
 
 def shown(*asked: _Asked) -> list[tuple[object, ...]]:
     """Without name and address."""
-    return [(one.id, one.role, *one[4:]) for one in _rows("a", list(asked))]
+    return [(one.id, one.role, *one.shown[4:]) for one in _rows("a", list(asked))]
 
 
 def test_slaves_are_told_by_their_hosts() -> None:
@@ -64,6 +76,41 @@ def test_slaves_of_one_host_are_not_told_apart() -> None:
         (None, "slave", None, 900, 100, "near enough, by its connection"),
         (None, "slave", None, 800, 200, "near enough, by its connection"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("copies", "text"), [(1, "together 1 copy: those of one address count once"), (2, "")]
+)
+def test_slaves_of_one_address_are_shown_as_the_copies_that_they_count_as(
+    copies: int, text: str
+) -> None:
+    slaves = seen("10.0.0.2:4000", 900), seen("10.0.0.2:4001", 800)
+    (state,) = [row[-1] for row in shown(_master(slaves, copies)) if row[1] == "master"]
+    assert state == "2 of 2 slaves near enough" + (f", {text}" if text else "")
+
+
+def test_a_slave_that_is_ahead_has_no_lag_and_says_how_far_it_is_ahead() -> None:
+    ahead = of_slave(1, "10.0.0.2", 1100, connected=False, problem="has messages that")
+    assert shown(of_master(), ahead)[1:] == [
+        (1, "slave", 1100, None, None,
+         "not connected to its master, 100 bytes ahead of its master"),
+    ]  # fmt: skip
+    # The connection of another slave is not taken for its own.
+    assert shown(of_master(seen("10.0.0.9:4000", 1000)), ahead)[1] == (
+        1, "slave", 1100, None, None, "does not follow, 100 bytes ahead of its master",
+    )  # fmt: skip
+
+
+def test_reasons_stand_beside_those_whom_they_are_about() -> None:
+    refused = RefusedSlave("10.0.0.2", "it is not admitted"), RefusedSlave("10.0.0.3", "no")
+    stranger = of_slave(1, "10.0.0.2", 10, connected=False, problem="closed the connection")
+    rows = _rows("a", [_master((), 0, refused), stranger])
+    assert [row.reason for row in rows] == [
+        "slave 10.0.0.2 was refused: it is not admitted; slave 10.0.0.3 was refused: no",
+        "closed the connection",
+    ]
+    rows = _rows("a", [of_master(seen("10.0.0.2:4000", 10)), of_slave(1, "10.0.0.2", 10)])
+    assert [row.reason for row in rows] == [None, None]
 
 
 def test_a_connection_without_a_registered_slave_is_shown() -> None:

@@ -87,6 +87,46 @@ def test_check_strict_fails_on_warnings(tmp_path: Path) -> None:
     assert main(["config", "check", "--strict", file]) == 78
 
 
+_SLAVE = "brokerRole=SLAVE\nbrokerId=1\nbrokerName=a\nhaMasterAddress="
+
+
+@pytest.mark.parametrize(
+    ("master", "listens"),
+    [
+        ("10.99.0.2:10912", "bindAddress=0.0.0.0\nbrokerIP1=10.99.0.2\n"),
+        ("10.99.0.2:10912", "bindAddress=10.99.0.2\n"),
+        ("10.99.0.2:10912", "bindAddress=0.0.0.0\nbrokerIP1=10.0.0.1\nbrokerIP2=10.99.0.2\n"),
+        ("localhost:10912", "bindAddress=0.0.0.0\nbrokerIP1=10.99.0.2\n"),
+        ("127.0.0.1:20912", "listenPort=20911\n"),
+    ],
+)
+def test_check_stops_at_a_slave_that_is_its_own_master(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], master: str, listens: str
+) -> None:
+    file = conf(tmp_path, f"{_SLAVE}{master}\n{listens}")
+    assert main(["config", "check", file]) == 78
+    assert f"{master}: is this slave's own port for slaves" in capsys.readouterr().err
+    assert main(["config", "check", "--json", file]) == 78
+    report = json.loads(capsys.readouterr().out)
+    assert (report["ok"], len(report["errors"])) == (False, 1)
+
+
+def test_check_of_a_slave_knows_of_other_machines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = "127.0.0.7"  # each machine has it, and it is not the one that all mean
+    wide = "bindAddress=0.0.0.0\n"
+    # A file of another machine, read where its master runs.
+    file = conf(tmp_path, f"{_SLAVE}{here}:10912\n{wide}brokerIP1=10.99.0.2\n")
+    assert main(["config", "check", "--strict", file]) == 0
+    capsys.readouterr()
+    # Only where it runs can it be told whether that is its own address.
+    file = conf(tmp_path, f"{_SLAVE}{here}:10912\n{wide}")
+    assert main(["config", "check", file]) == 0
+    assert "if this file is for this machine, the slave does not" in capsys.readouterr().err
+    assert main(["config", "check", "--strict", file]) == 78
+
+
 def test_check_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = conf(tmp_path, "bindAddress=127.0.0.1\nbrokerId=3\n")
     assert main(["config", "check", "--json", file]) == 0

@@ -18,6 +18,7 @@ from aerobee.broker.lifecycle.daemon import Daemon
 from aerobee.config.loading.load import Loaded, load_settings
 from aerobee.config.model import Settings
 from aerobee.store.message_store import MessageStore
+from tests.ports import free_port
 
 WAIT_S = 10.0
 
@@ -87,6 +88,36 @@ async def test_a_registered_broker_is_ready(tmp_path: Path) -> None:
     lines = await said_at_the_start(loaded(tmp_path).settings)
     assert lines[-1] == "ready in 0.78 s"
     assert not any("warning" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("changes", "role"),
+    [
+        ({"broker_role": "SYNC_MASTER"}, "SYNC_MASTER, brokerId 0"),
+        ({"ha_enabled": True}, "ASYNC_MASTER, brokerId 0"),
+        (
+            {"broker_role": "SLAVE", "broker_id": 2},
+            "SLAVE, brokerId 2, of the master that the name servers know",
+        ),
+        (
+            {"broker_role": "SLAVE", "broker_id": 1, "ha_master_address": "127.0.0.9:10912"},
+            "SLAVE, brokerId 1, of the master at 127.0.0.9:10912",
+        ),
+    ],
+)
+async def test_a_broker_with_a_port_for_slaves_says_its_role(
+    tmp_path: Path, changes: dict[str, object], role: str
+) -> None:
+    ha_port = free_port()
+    settings = loaded(tmp_path, ha_listen_port=ha_port, **changes).settings
+    lines = await said_at_the_start(settings)
+    assert f"  role              {role}" in lines
+    assert f"  port for slaves   127.0.0.1:{ha_port}" in lines
+
+
+async def test_a_broker_that_nobody_told_of_replication_says_no_role(tmp_path: Path) -> None:
+    lines = await said_at_the_start(loaded(tmp_path).settings)
+    assert not [line for line in lines if "role" in line or "slaves" in line]
 
 
 async def test_a_broker_no_name_server_accepted_does_not_say_ready(tmp_path: Path) -> None:

@@ -532,6 +532,19 @@ async def test_a_note_is_told_and_leaves_the_broker_ready() -> None:
     }
 
 
+def test_a_note_is_shown_only_while_it_applies() -> None:
+    store, now, applies = FakeStore(), [100.0], [False]
+    health = HealthChecks(wall_clock=lambda: now[0])
+    health.note("slaves", store.not_writable_reason, "", applies=lambda: applies[0])
+    assert health.run() == []
+    applies[0] = True
+    assert [one.since for one in health.run()] == [100.0]
+    applies[0], now[0] = False, 200.0
+    assert health.run() == []
+    applies[0], now[0] = True, 300.0
+    assert [one.since for one in health.run()] == [300.0]
+
+
 async def test_live_is_about_the_loop_alone() -> None:
     store = FakeStore()
     store.reason = "broken"

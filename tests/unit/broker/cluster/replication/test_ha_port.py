@@ -128,6 +128,8 @@ async def test_few_connections_are_taken_from_an_address(tmp_path: Path) -> None
         await until(lambda: master.port.stats.accepted == 40)
         assert len(master.port.slaves) == ha_port.MOST_OF_ADDRESS
         assert master.port.stats.refused_address == 40 - ha_port.MOST_OF_ADDRESS
+        # A slave that is closed before it hears anything is sent to readiness for the reason.
+        assert "4 connections of its address are open" in (master.port.problem() or "")
         for slave in slaves:
             slave.close()
         await until(lambda: not master.port.slaves)

@@ -29,6 +29,7 @@ class Slave:
         self.settings = small_settings(path / "slave", **values)
         self.store = MessageStore.open(self.settings)
         self.answer: Refused | None = None
+        self.compared: asyncio.Event | None = None
         self.port = port
         self.dispatches = 0
         loop = asyncio.get_running_loop()
@@ -39,6 +40,8 @@ class Slave:
         return "127.0.0.1", self.port
 
     async def compare(self) -> Asked | Refused:
+        if self.compared is not None:
+            await self.compared.wait()
         return self.answer or Asked(self.store.marks.written or 1)
 
     def appended(self) -> None:
@@ -214,6 +217,34 @@ async def test_a_refusal_stands_until_it_is_lifted(
         slave.answer = None
         master.put(3)
         await until(lambda: slave.store.marks.written == master.store.marks.written)
+
+
+async def test_a_slave_that_is_not_admitted_hears_where_to_look(tmp_path: Path) -> None:
+    async with master_at(tmp_path) as master:
+        master.trusted = False
+        async with slave_of(tmp_path, master.port.port) as slave:
+            link = slave.link
+            await until(lambda: "before it sent anything" in (link.problem or ""))
+            for part in ("/ready", "haSlaveAddresses", "from 127.0.0.1:"):
+                assert part in (link.problem or "")
+
+
+async def test_a_slave_that_is_refused_while_it_compares_never_counts_as_following(
+    tmp_path: Path,
+) -> None:
+    async with master_at(tmp_path) as master:
+        master.trusted = False
+        slave = Slave(tmp_path, master.port.port)
+        slave.compared = asyncio.Event()
+        slave.link.start()
+        try:
+            await until(lambda: (reader := slave.link._reader) and reader.closed.done())
+            slave.compared.set()
+            await until(lambda: "haSlaveAddresses" in (slave.link.problem or ""))
+            assert slave.link.connections == 0
+        finally:
+            await slave.link.close()
+            slave.store.close()
 
 
 async def test_a_slave_whose_disk_is_full_leaves_and_goes_on_when_there_is_room(
