@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aerobee.config.model import Settings
 from aerobee.protocol.message.record_check import CHECK_BODY
@@ -78,6 +78,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("aerobee.store")
 
 _RETRY_S = 1.0
+#: The wait for messages to become durable, or visible: many times a healthy sync.
+DURABLE_S: Final = 5.0
 
 
 class _StoreBreaking(Breaking):
@@ -346,6 +348,12 @@ class MessageStore:
         """Wait until the durable mark has reached `log_offset`; False after the time-out or a
         failure. Any thread."""
         return self._sync.wait(log_offset, timeout_s)
+
+    def wait_all_durable(self) -> bool:
+        """Have all that is written synced, and wait for that, `DURABLE_S` at most; False after the
+        time-out or a failure. On a worker."""
+        self.sync_soon()
+        return self.wait_durable(self.written, DURABLE_S)
 
     def sync_soon(self) -> None:
         """Sync without waiting for the interval: somebody waits for the bytes in the files now."""

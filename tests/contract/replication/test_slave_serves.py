@@ -236,7 +236,7 @@ async def test_a_broker_goes_on_as_a_slave_and_as_a_master_after_restarts(tmp_pa
 
 async def test_the_role_changes_while_the_broker_runs(tmp_path: Path) -> None:
     await filled(tmp_path)
-    async with serving(tmp_path) as (daemon, wire):
+    async with serving(tmp_path, ha_enabled=True) as (daemon, wire):
         assert (await wire.send("Orders", b"5")).code == ResponseCode.SUCCESS
         daemon.core.role_change.become_slave()
         assert daemon.core.role.changes == 1
