@@ -149,6 +149,8 @@ class BrokerCore:
         self.store = store
         self.identity = identity
         self.stats = stats
+        if self.role.is_slave:
+            store.refuse_puts()
         self._loop = loop
         self.turns = turns or Turns()
         self._on_loop = LoopCalls(loop)

@@ -412,12 +412,18 @@ class MessageStore:
         take = self._parts.dispatcher.taker(crc_check, 0)
         return Appender(self._core, self.log, Checking(crc_check, take), self._damage)
 
+    def refuse_puts(self) -> None:
+        """Take no message by a put until `number_on`: a master's records alone go into the log.
+        This is no fault: readiness does not know it."""
+        self._health.take_puts(taken=False)
+
     def number_on(self) -> None:
         """This store's own messages follow those of the appender, which takes no more blocks: their
         numbers go on at the ends of the queues. All that is written is dispatched by now."""
         assert self.marks.dispatched == self.marks.written
         for queue in self._queues:
             queue.number_on()
+        self._health.take_puts(taken=True)
 
     def make_log_ranges(self) -> LogRanges:
         """Reads parts of the log, for a comparison with another broker's."""

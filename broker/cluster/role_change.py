@@ -55,9 +55,11 @@ class RoleChange:
         self._leading.follow_role()
 
     def become_slave(self) -> None:
-        """Take no more messages; `BrokerCore.follow` is next. The requests that are under way are
-        served: the caller sees to it that no slave misses their messages."""
+        """Take no more messages; `BrokerCore.follow` is next. Requests that are under way store
+        nothing any more. Answers that wait for a sync or for slaves still leave: the caller sees to
+        it that no slave misses the messages that were stored."""
         self._role.become(slave=True)
+        self._store.refuse_puts()
         self._leading.follow_role()
 
     async def _have_all_visible(self) -> None:

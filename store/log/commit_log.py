@@ -38,7 +38,7 @@ from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_ROLLBACK,
 )
 from aerobee.store.disk.files import is_passing
-from aerobee.store.errors import MessageIllegal, PageCacheBusy, StoreError
+from aerobee.store.errors import MessageIllegal, PageCacheBusy, StoreError, StoreNotWritable
 from aerobee.store.log.collector import collector_paused
 from aerobee.store.log.compiled import Derived
 from aerobee.store.log.encoding import PLAIN, SEALED, check_batch, too_large
@@ -541,6 +541,8 @@ class CommitLog:
         if self._health.refusing:
             self._before_refusal()
         error = self._health.error()
+        if error is None and self._health.copies_only:
+            error = StoreNotWritable("this log is a slave's: its master's messages alone go there")
         if error is not None:
             raise self._counted(error)
         held_ns = now_ns - self._held_since_ns
