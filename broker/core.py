@@ -340,9 +340,15 @@ class BrokerCore:
 
         replication, settings = self.replication, self.settings
         assert replication is not None
-        remove = self.topic_removal.remove_copied
+        removal = self.topic_removal
         copies = Copies(
-            ConfigCopies(settings, self.topics, self.groups, remove),
+            ConfigCopies(
+                settings,
+                self.topics,
+                self.groups,
+                remove=removal.remove_copied,
+                remove_older=removal.remove_older,
+            ),
             OffsetCopies(self.offsets, settings.max_offsets + settings.max_start_offsets),
             self.copied_tables(),
         )
