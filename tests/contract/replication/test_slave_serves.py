@@ -332,3 +332,35 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110 - it looks at what the code under test keeps
             await asyncio.sleep(0.002)
+
+
+async def test_a_sync_master_that_comes_back_waits_for_slaves_that_are_there_now(
+    tmp_path: Path,
+) -> None:
+    ha_port = free_port() + 1
+    ports = {"listen_port": ha_port - 1, "ha_listen_port": ha_port}
+    follows = {"ha_master_address": f"127.0.0.1:{ha_port}", "ha_listen_port": free_port()}
+    at_master = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2, **ports}
+    async with serving(tmp_path / "master", **at_master) as (master, wire):
+        async with serving(tmp_path / "slave", **SLAVE, **follows) as (slave, _):
+            await until(lambda: master.store.marks.enough_slaves)
+            assert (await wire.send("Orders", b"0")).code == ResponseCode.SUCCESS
+            master.core.role_change.become_slave()
+            assert (await wire.send("Orders", b"x")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+            await master.core.role_change.become_master()
+            await until(lambda: master.store.marks.enough_slaves)
+            assert (await wire.send("Orders", b"1")).code == ResponseCode.SUCCESS
+            await until(lambda: slave.store.dispatched == master.store.written)
+        await until(lambda: not master.store.marks.enough_slaves)
+        master.core.role_change.become_slave()
+        await master.core.role_change.become_master()
+        assert (await wire.send("Orders", b"2")).code == ResponseCode.SLAVE_NOT_AVAILABLE
+        async with serving(tmp_path / "slave", **SLAVE, **follows):
+            await until(lambda: master.store.marks.replicated == master.store.written)
+            assert (await wire.send("Orders", b"3")).code == ResponseCode.SUCCESS
+
+
+async def test_a_slave_that_becomes_a_master_promises_its_own_copy_alone(tmp_path: Path) -> None:
+    async with serving(tmp_path, **SLAVE, in_sync_replicas=2) as (daemon, wire):
+        await daemon.core.role_change.become_master()
+        assert (await wire.send("Orders", b"0")).code == ResponseCode.SUCCESS
