@@ -407,12 +407,21 @@ class CommitLog:
 
     def _take(self, start: int) -> MappedFile:
         """The new segment that begins at `start`. Raises StoreError."""
+        segment = self._taken(self._allocator.take, start)
+        assert segment is not None
+        return segment
+
+    def _taken(self, take: Callable[[int], MappedFile | None], start: int) -> MappedFile | None:
+        """What `take` gives, None while the segment is being made. Raises StoreError."""
         try:
-            segment = self._allocator.take(start)
+            segment = take(start)
         except StoreError as error:
             raise self._no_segment(error) from error
-        self._stats.segments_created += 1
-        self.problem = None
+        except OSError as error:
+            raise self._no_segment(refusal(str(error.filename), error)) from error
+        if segment is not None:
+            self._stats.segments_created += 1
+            self.problem = None
         return segment
 
     def _no_segment(self, error: StoreError) -> StoreError:
@@ -432,16 +441,9 @@ class CommitLog:
             self._active = last
             return last
         start = last.end if last is not None else log_offset - log_offset % self._segment_bytes
-        try:
-            segment = self._allocator.take_ready(start)
-        except StoreError as error:
-            raise self._no_segment(error) from error
-        except OSError as error:
-            raise self._no_segment(refusal(str(error.filename), error)) from error
+        segment = self._taken(self._allocator.take_ready, start)
         if segment is None:
             return None
-        self._stats.segments_created += 1
-        self.problem = None
         self.segments.append(segment)
         self._active = segment
         return segment
