@@ -412,7 +412,7 @@ class CommitLog:
         return segment
 
     def _taken(self, take: Callable[[int], MappedFile | None], start: int) -> MappedFile | None:
-        """What `take` gives, None while the segment is being made. Raises StoreError."""
+        """Take a segment by `take`; None while it is being made. Raises StoreError."""
         try:
             segment = take(start)
         except StoreError as error:
