@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aerobee.access.administration import OF_BROKERS
@@ -27,11 +27,7 @@ from aerobee.broker.background.live_settings import LiveSettings
 from aerobee.broker.background.loop_workers import BodyReader, LoopCalls, WorkerAnswers
 from aerobee.broker.background.scheduler import Savable, SaveFailure, Saver, Scheduler, save_all
 from aerobee.broker.broker_stats import BrokerStats
-from aerobee.broker.cluster.comparison.log_ranges import LogRangeRequests
 from aerobee.broker.cluster.registration.broker_address import Identity
-from aerobee.broker.cluster.replication.ha_status import HaStatusRequests
-from aerobee.broker.cluster.role_change import RoleChange, have_all_durable
-from aerobee.broker.cluster.table_copies.copied_table import CopiedTable, in_one_step
 from aerobee.broker.delay.delay_service import ScheduleMessageService
 from aerobee.broker.delay.delayed_waiting import DelayedWaiting, TimedWaiting
 from aerobee.broker.delay.delivery_progress import DelayProgress, TimerProgress
@@ -48,7 +44,6 @@ from aerobee.broker.requests.administration.broker_settings import SettingsReque
 from aerobee.broker.requests.administration.consumption import StatsRequests
 from aerobee.broker.requests.administration.group_offsets import ProgressRequests
 from aerobee.broker.requests.administration.queue_entries import QueueRequests
-from aerobee.broker.requests.administration.replica_tables import ReplicaTableRequests
 from aerobee.broker.requests.administration.topic_removal import TopicRemoval
 from aerobee.broker.requests.administration.topics_and_groups import TopicRequests
 from aerobee.broker.requests.administration.traffic_statistics import (
@@ -68,7 +63,6 @@ from aerobee.broker.routing.accounts import build_access
 from aerobee.broker.routing.patience import patience_s
 from aerobee.broker.routing.role import Role
 from aerobee.broker.routing.router import Handler, Router, taken_elsewhere
-from aerobee.broker.routing.slave_refusals import refused_on_slaves
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.broker.second_step.second_step import SecondStep
 from aerobee.broker.second_step.waiting_sources import Forgetting, Waits
@@ -89,7 +83,6 @@ from aerobee.broker.transactions.transactions import Transactions
 from aerobee.config.model import Settings
 from aerobee.native.form import CompiledForm
 from aerobee.protocol.codes import RequestCode
-from aerobee.protocol.headers.replica_tables import DELAYS, DELETIONS, STAGES, TIMER
 from aerobee.protocol.headers.send import SendReply
 from aerobee.protocol.names import is_light
 from aerobee.remoting.turns import Spread, Turns
@@ -102,7 +95,11 @@ if TYPE_CHECKING:
 
     from aerobee.broker.cluster.replication.master_link import Finder
     from aerobee.broker.cluster.replication.replication import Replication
+    from aerobee.broker.cluster.role_change import RoleChange
+    from aerobee.broker.cluster.table_copies.copied_table import CopiedTable
     from aerobee.broker.cluster.table_copies.master_calls import MasterCalls
+    from aerobee.protocol.frames.command import Command
+    from aerobee.remoting.connections.connection import Connection
 
 C = TypeVar("C")
 
@@ -152,6 +149,8 @@ class BrokerCore:
         self.store = store
         self.identity = identity
         self.stats = stats
+        if self.role.is_slave:
+            store.refuse_puts()
         self._loop = loop
         self.turns = turns or Turns()
         self._on_loop = LoopCalls(loop)
@@ -175,14 +174,7 @@ class BrokerCore:
             self.turns, self.deleted_topics, self._waits, store.marks, leads=not self.role.is_slave
         )
         led = self.staging, self.transactions, self._forgetting, self.delays, self.timer
-        self.role_change = RoleChange(
-            self.role,
-            Leading(self.role, led),
-            loop=loop,
-            store=store,
-            dispatch=self._reput.run,
-            replication=self.replication,
-        )
+        self._leading = Leading(self.role, led)
         self._build_routers()
         events.follow(self)
 
@@ -300,6 +292,45 @@ class BrokerCore:
             self.settings, self._loop, self.store, self.answers, trust=trust, role=self.role
         )
 
+    @cached_property
+    def role_change(self) -> RoleChange:
+        """Changes the role of a broker that replicates."""
+        # The import brings a module that most brokers do not need.
+        from aerobee.broker.cluster.role_change import RoleChange
+
+        assert self.replication is not None
+        return RoleChange(
+            self.role,
+            self._leading,
+            loop=self._loop,
+            store=self.store,
+            dispatch=self._reput.run,
+            replication=self.replication,
+        )
+
+    def _serve_replication(self, handlers: dict[int, Handler]) -> dict[int, Handler]:
+        """Handlers with those of the requests of slaves, that refuse what a slave does not serve.
+
+        A broker whose port for slaves is closed answers slaves as RocketMQ does, with
+        REQUEST_CODE_NOT_SUPPORTED, and is never a slave.
+        """
+        if self.replication is None:
+            return handlers
+        # The imports bring modules that most brokers do not need.
+        from aerobee.broker.cluster.comparison.log_ranges import LogRangeRequests
+        from aerobee.broker.requests.administration.replica_tables import ReplicaTableRequests
+        from aerobee.broker.routing.slave_refusals import refused_on_slaves
+
+        ranges = LogRangeRequests(self.settings, self.role, self.store, self._loop)
+        copies = ReplicaTableRequests(self.tables, self.copied_tables(), self.store)
+        return refused_on_slaves(self.role, {**handlers, **ranges.handlers(), **copies.handlers()})
+
+    def _ha_status(self, _connection: Connection, command: Command) -> bytes:
+        # Administrators ask for it seldom, and any broker.
+        from aerobee.broker.cluster.replication.ha_status import ha_status
+
+        return ha_status(self.store, self.replication, command)
+
     def follow(self, finder: Finder, tls: ssl.SSLContext | None, calls: MasterCalls) -> None:
         """Begin to follow the master that `finder` finds, and to copy its tables by `calls`."""
         # The import brings modules that no master needs.
@@ -309,9 +340,15 @@ class BrokerCore:
 
         replication, settings = self.replication, self.settings
         assert replication is not None
-        remove = self.topic_removal.remove_copied
+        removal = self.topic_removal
         copies = Copies(
-            ConfigCopies(settings, self.topics, self.groups, remove),
+            ConfigCopies(
+                settings,
+                self.topics,
+                self.groups,
+                remove=removal.remove_copied,
+                remove_older=removal.remove_older,
+            ),
             OffsetCopies(self.offsets, settings.max_offsets + settings.max_start_offsets),
             self.copied_tables(),
         )
@@ -320,6 +357,10 @@ class BrokerCore:
 
     def copied_tables(self) -> tuple[CopiedTable, ...]:
         """The tables that slaves take whole from their masters."""
+        # The imports bring modules that only brokers with slaves need.
+        from aerobee.broker.cluster.table_copies.copied_table import CopiedTable, in_one_step
+        from aerobee.protocol.headers.replica_tables import DELAYS, DELETIONS, STAGES, TIMER
+
         deleted, delays, timer, staging = self.deleted_topics, self.delays, self.timer, self.staging
         file = staging.file
         return (
@@ -452,9 +493,8 @@ class BrokerCore:
             **self._asking_handlers(),
             **self._admin_handlers(),
             **WaitingRequests(self._waits, self.deleted_topics).handlers(),
-            **LogRangeRequests(settings, self.role, store, self._loop).handlers(),
         }
-        handlers = refused_on_slaves(self.role, handlers)
+        handlers = self._serve_replication(handlers)
         pulls: dict[int, Handler] = {
             RequestCode.PULL_MESSAGE: self._pull.handle,
             RequestCode.LITE_PULL_MESSAGE: self._pull.handle,
@@ -540,10 +580,9 @@ class BrokerCore:
                 deleted=self.deleted_topics,
                 removal=self.topic_removal,
             ).handlers(),
-            **ReplicaTableRequests(tables, self.copied_tables(), store).handlers(),
             **StatsRequests(name, endpoint, tables, stats, store).handlers(),
             **RuntimeRequests(settings, self.topics, store, stats, self.delays).handlers(),
-            **HaStatusRequests(store, self.replication).handlers(),
+            RequestCode.GET_BROKER_HA_STATUS: self._ha_status,
             **SettingsRequests(settings, self._live_settings).handlers(),
             **AccessRequests(settings, endpoint, self.access, wall_clock_ms).handlers(),
             **ResetRequests(name, tables, store, stats).handlers(),
@@ -593,7 +632,7 @@ class BrokerCore:
             every(self.access.LOOK_S, "accounts", self.access.look)
         if (replication := self.replication) is not None:
             every(replication.LOOK_S, "slaves", replication.port.look)
-        self.role_change.start()
+        self._leading.follow_role()
 
     @property
     def table_directory(self) -> str:
@@ -665,7 +704,7 @@ class BrokerCore:
         if self.directory.make_anew():
             self._save_all_again()
             # Places are saved only when the messages that they name are durable.
-            await self._loop.run_in_executor(None, have_all_durable, self.store)
+            await self._loop.run_in_executor(None, self.store.wait_all_durable)
         try:
             await save_all(
                 (

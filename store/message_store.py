@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aerobee.config.model import Settings
 from aerobee.protocol.message.record_check import CHECK_BODY
@@ -78,6 +78,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("aerobee.store")
 
 _RETRY_S = 1.0
+#: The wait for messages to become durable, or visible: many times a healthy sync.
+DURABLE_S: Final = 5.0
 
 
 class _StoreBreaking(Breaking):
@@ -347,6 +349,12 @@ class MessageStore:
         failure. Any thread."""
         return self._sync.wait(log_offset, timeout_s)
 
+    def wait_all_durable(self) -> bool:
+        """Have all that is written synced, and wait for that, `DURABLE_S` at most; False after the
+        time-out or a failure. On a worker."""
+        self.sync_soon()
+        return self.wait_durable(self.written, DURABLE_S)
+
     def sync_soon(self) -> None:
         """Sync without waiting for the interval: somebody waits for the bytes in the files now."""
         self._flusher.hurry()
@@ -404,12 +412,18 @@ class MessageStore:
         take = self._parts.dispatcher.taker(crc_check, 0)
         return Appender(self._core, self.log, Checking(crc_check, take), self._damage)
 
+    def refuse_puts(self) -> None:
+        """Take no message by a put until `number_on`: a master's records alone go into the log.
+        This is no fault: readiness does not know it."""
+        self._health.take_puts(taken=False)
+
     def number_on(self) -> None:
         """This store's own messages follow those of the appender, which takes no more blocks: their
         numbers go on at the ends of the queues. All that is written is dispatched by now."""
         assert self.marks.dispatched == self.marks.written
         for queue in self._queues:
             queue.number_on()
+        self._health.take_puts(taken=True)
 
     def make_log_ranges(self) -> LogRanges:
         """Reads parts of the log, for a comparison with another broker's."""

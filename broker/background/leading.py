@@ -32,7 +32,7 @@ class Led(Protocol):
 
 
 class Leading:
-    """Starts and stops the parts. `start` and `stop` may be called twice."""
+    """Starts and stops the parts. All calls may come twice."""
 
     def __init__(self, role: Role, parts: Sequence[Led]) -> None:
         """`parts` are started in this order, and stopped in reverse."""

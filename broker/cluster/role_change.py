@@ -11,23 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from aerobee.broker.background.leading import Leading
 from aerobee.broker.routing.role import Role
-from aerobee.store.message_store import MessageStore
+from aerobee.store.message_store import DURABLE_S, MessageStore
 
 if TYPE_CHECKING:
     from aerobee.broker.cluster.replication.replication import Replication
-
-#: The wait for messages to become durable, or visible: many times a healthy sync.
-DURABLE_S: Final = 5.0
-
-
-def have_all_durable(store: MessageStore) -> None:
-    """Wait until all that is written is on the disk, for `DURABLE_S` at most. On a worker."""
-    store.sync_soon()
-    store.wait_durable(store.written, DURABLE_S)
 
 
 class RoleChange:
@@ -41,7 +32,7 @@ class RoleChange:
         loop: asyncio.AbstractEventLoop,
         store: MessageStore,
         dispatch: Callable[[], None],
-        replication: Replication | None,
+        replication: Replication,
     ) -> None:
         """`dispatch` makes durable messages visible."""
         self._role = role
@@ -51,27 +42,24 @@ class RoleChange:
         self._dispatch = dispatch
         self._replication = replication
 
-    def start(self) -> None:
-        """Start what the role asks for: the broker serves from now on."""
-        self._leading.follow_role()
-
     async def become_master(self) -> None:
         """Stop following, and take messages. A part that has to read the log does it in one go.
         Raises TimeoutError when the end of the log does not become visible: then this broker is a
         slave still, which follows nobody."""
         if not self._role.is_slave:
             return
-        if self._replication is not None:
-            await self._replication.stop_following()
+        await self._replication.stop_following()
         await self._have_all_visible()
         self._store.number_on()
         self._role.become(slave=False)
         self._leading.follow_role()
 
     def become_slave(self) -> None:
-        """Take no more messages; `BrokerCore.follow` is next. The requests that are under way are
-        served: the caller sees to it that no slave misses their messages."""
+        """Take no more messages; `BrokerCore.follow` is next. Requests that are under way store
+        nothing any more. Answers that wait for a sync or for slaves still leave: the caller sees to
+        it that no slave misses the messages that were stored."""
         self._role.become(slave=True)
+        self._store.refuse_puts()
         self._leading.follow_role()
 
     async def _have_all_visible(self) -> None:
@@ -79,5 +67,5 @@ class RoleChange:
         while store.dispatched < store.written:
             if self._loop.time() > until:
                 raise TimeoutError("the end of the log is not visible yet; it stays a slave")
-            await self._loop.run_in_executor(None, have_all_durable, store)
+            await self._loop.run_in_executor(None, store.wait_all_durable)
             self._dispatch()

@@ -5,6 +5,8 @@ watches, several may hold at once. Broken: a sync or write failed, what memory a
 differ, and only a restart with recovery heals it (docs/reliability.md 3.2); the first failure wins
 and stays; a store whose directory was taken away is broken in the same way. Closed.
 
+The log of a slave takes its master's records and no puts, which is no fault: `copies_only`.
+
 `refusing` sums it up in one attribute for the append path.
 
 Threads: any may set and clear; the lock guards the table, readers look at `refusing` and `broken`
@@ -47,6 +49,8 @@ class Health:
         self.refusing = False
         self.broken: StoreBroken | None = None
         self.closed = False
+        #: Whether all records come from a master, and none by a put.
+        self.copies_only = False
         #: Why the paths of the store are no longer its own; nothing may be written to them then.
         self.gone: str | None = None
 
@@ -102,8 +106,18 @@ class Health:
         with self._lock:
             if self._reasons.pop(kind, None) is None:
                 return
-            self.refusing = bool(self._reasons or self.closed or self.broken is not None)
+            self._sum_up()
         log.warning("store takes writes again kind=%s", kind)
+
+    def take_puts(self, *, taken: bool) -> None:
+        """Take puts or, on a slave, none."""
+        with self._lock:
+            self.copies_only = not taken
+            self._sum_up()
+
+    def _sum_up(self) -> None:
+        stopped = self.closed or self.broken is not None
+        self.refusing = bool(self._reasons) or stopped or self.copies_only
 
     def close(self) -> None:
         """No more writes, for good."""

@@ -38,7 +38,7 @@ from aerobee.protocol.message.record_layout import (
     SYS_TRANSACTION_ROLLBACK,
 )
 from aerobee.store.disk.files import is_passing
-from aerobee.store.errors import MessageIllegal, PageCacheBusy, StoreError
+from aerobee.store.errors import MessageIllegal, PageCacheBusy, StoreError, StoreNotWritable
 from aerobee.store.log.collector import collector_paused
 from aerobee.store.log.compiled import Derived
 from aerobee.store.log.encoding import PLAIN, SEALED, check_batch, too_large
@@ -407,12 +407,21 @@ class CommitLog:
 
     def _take(self, start: int) -> MappedFile:
         """The new segment that begins at `start`. Raises StoreError."""
+        segment = self._taken(self._allocator.take, start)
+        assert segment is not None
+        return segment
+
+    def _taken(self, take: Callable[[int], MappedFile | None], start: int) -> MappedFile | None:
+        """Take a segment by `take`; None while it is being made. Raises StoreError."""
         try:
-            segment = self._allocator.take(start)
+            segment = take(start)
         except StoreError as error:
             raise self._no_segment(error) from error
-        self._stats.segments_created += 1
-        self.problem = None
+        except OSError as error:
+            raise self._no_segment(refusal(str(error.filename), error)) from error
+        if segment is not None:
+            self._stats.segments_created += 1
+            self.problem = None
         return segment
 
     def _no_segment(self, error: StoreError) -> StoreError:
@@ -432,16 +441,9 @@ class CommitLog:
             self._active = last
             return last
         start = last.end if last is not None else log_offset - log_offset % self._segment_bytes
-        try:
-            segment = self._allocator.take_ready(start)
-        except StoreError as error:
-            raise self._no_segment(error) from error
-        except OSError as error:
-            raise self._no_segment(refusal(str(error.filename), error)) from error
+        segment = self._taken(self._allocator.take_ready, start)
         if segment is None:
             return None
-        self._stats.segments_created += 1
-        self.problem = None
         self.segments.append(segment)
         self._active = segment
         return segment
@@ -541,6 +543,8 @@ class CommitLog:
         if self._health.refusing:
             self._before_refusal()
         error = self._health.error()
+        if error is None and self._health.copies_only:
+            error = StoreNotWritable("this log is a slave's: its master's messages alone go there")
         if error is not None:
             raise self._counted(error)
         held_ns = now_ns - self._held_since_ns

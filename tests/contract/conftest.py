@@ -98,10 +98,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def running(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
-    """A broker for all tests of a module, with its metrics where the module says WITH_METRICS."""
+    """A broker for all tests of a module, with its metrics where the module says WITH_METRICS, and
+    with its port for slaves where it says WITH_SLAVES."""
     settings: dict[str, Any] = {}
     if getattr(request.module, "WITH_METRICS", False):
         settings = {"http_enabled": True, "http_port": free_port()}
+    if getattr(request.module, "WITH_SLAVES", False):
+        settings["ha_enabled"] = True
     with pytest.MonkeyPatch.context() as patch:
         if getattr(request, "param", FORMS[0]) == "off":
             patch.setenv("AEROBEE_NATIVE", "off")

@@ -52,6 +52,8 @@ LIMITS: dict[str, Any] = {
     "max_message_bytes": 65_536,
     "max_inflated_bytes": 1 << 20,
     "commit_log_segment_bytes": 1 << 22,
+    # Requests of slaves are served where their port opens.
+    "ha_enabled": True,
 }
 PIECE = 65_536
 #: A reply to a client that asked is stored, whether or not the client takes it.

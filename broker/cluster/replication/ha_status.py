@@ -11,11 +11,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from aerobee.broker.routing.router import Handler
 from aerobee.protocol.bodies.ha_status import HaStatus, MasterStatus, RefusedSlave, SlaveStatus
-from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, encode_success
-from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.peers import address_text
 from aerobee.store.message_store import MessageStore
 
@@ -26,27 +23,15 @@ if TYPE_CHECKING:
     from aerobee.broker.cluster.replication.replication import Replication
 
 
-class HaStatusRequests:
-    """Serves administrators. Loop thread only."""
-
-    def __init__(self, store: MessageStore, replication: Replication | None) -> None:
-        self._store = store
-        self._replication = replication
-
-    def handlers(self) -> dict[int, Handler]:
-        """The handlers by request code."""
-        return {RequestCode.GET_BROKER_HA_STATUS: self.ha_status}
-
-    def ha_status(self, _connection: Connection, command: Command) -> bytes:
-        """The slaves or the master."""
-        parts = self._replication
-        if parts is None:
-            status = HaStatus(self._store.written)
-        elif parts.link is not None:
-            status = HaStatus(master=_of_master(parts.link, self._store.written))
-        else:
-            status = _of_slaves(parts.port, self._store.written)
-        return encode_success(command, status.encode())
+def ha_status(store: MessageStore, replication: Replication | None, command: Command) -> bytes:
+    """The answer to an administrator: the slaves or the master. Loop thread only."""
+    if replication is None:
+        status = HaStatus(store.written)
+    elif replication.link is not None:
+        status = HaStatus(master=_of_master(replication.link, store.written))
+    else:
+        status = _of_slaves(replication.port, store.written)
+    return encode_success(command, status.encode())
 
 
 def _of_slaves(port: HaPort, end: int) -> HaStatus:

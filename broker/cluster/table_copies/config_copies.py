@@ -4,7 +4,9 @@ What is new or has changed is taken at once, in one save. A topic that the maste
 more leaves with its queues, as it did there, but not before the log has come as far as the master's
 was: otherwise records that come later would make its queues anew. And it stays if its queues have a
 newer message than the copy knows of: the master has made a topic of that name again, and its
-messages, which are numbered anew, have taken the place of the old ones.
+messages, which are numbered anew, have taken the place of the old ones. A topic that was made again
+between two copies is in both: its queues that have messages from before the deletion alone leave as
+the master's deletions say (`deleted_topics.py`).
 
 Topics of the broker's own (`TopicTable.is_system`) are made by each broker by its settings: a slave
 takes those that it does not have. It takes no template: nothing is made on a slave.
@@ -39,18 +41,30 @@ C = TypeVar("C", bound=NamedConfig)
 #: Takes a topic and its queues away, unless they have a message from behind that log offset;
 #: returns whether it did. Raises what was in the way.
 RemoveTopic = Callable[[str, int], Awaitable[bool]]
+#: Takes queues away that have messages from before the deletion of their topic alone, by the log
+#: offsets of deletions. Raises what was in the way.
+RemoveOlder = Callable[[Mapping[str, int]], Awaitable[None]]
 
 
 class ConfigCopies:
     """Takes copies, one after the other."""
 
     def __init__(
-        self, settings: Settings, topics: TopicTable, groups: GroupTable, remove: RemoveTopic
+        self,
+        settings: Settings,
+        topics: TopicTable,
+        groups: GroupTable,
+        *,
+        remove: RemoveTopic,
+        remove_older: RemoveOlder,
     ) -> None:
         self._settings = settings
         self._topics = topics
         self._groups = groups
         self._remove = remove
+        self._remove_older = remove_older
+        # The master's deletions until older queues have left, and the end of its log by then.
+        self._deletions: tuple[Mapping[str, int], int] | None = None
         # Topics that the master does not have: the ends of its log before and after it said so.
         self._gone: dict[str, tuple[int, int]] = {}
 
@@ -121,6 +135,10 @@ class ConfigCopies:
         changed = await _chosen(groups.values(), lambda one: table.find(one.name) != one)
         await self._put(table, changed, gone)
 
+    def take_deletions(self, deletions: Mapping[str, int], log_end: int) -> None:
+        """Remember which topics the master has deleted, at which log offsets."""
+        self._deletions = deletions, log_end
+
     async def _put(
         self, table: ConfigTable[C], entries: Iterable[C], gone: Iterable[str] = ()
     ) -> None:
@@ -138,18 +156,23 @@ class ConfigCopies:
 
     @property
     def waits(self) -> bool:
-        """Whether a topic is to leave when the log has come far enough."""
-        return bool(self._gone)
+        """Whether a topic, or a queue, is to leave when the log has come far enough."""
+        return bool(self._gone) or self._deletions is not None
 
     async def remove_gone(self, reached: int) -> None:
-        """Delete the topics that the master does not have, as far as the log has come for that: it
-        has all below the log offset `reached`."""
+        """Delete the topics that the master does not have, and the queues of those that it had
+        before, as far as the log has come for that: it has all below the log offset `reached`."""
         for name, (log_begin, log_end) in list(self._gone.items()):
             if log_end <= reached:
                 removed = await self._remove(name, log_begin)
                 del self._gone[name]
                 if removed:
                     log.info("topic deleted, its master has it no more name=%s", name)
+        noted = self._deletions
+        if noted is not None and noted[1] <= reached:
+            await self._remove_older(noted[0])
+            if self._deletions is noted:
+                self._deletions = None
 
 
 async def _chosen(entries: Iterable[C], is_wanted: Callable[[C], bool]) -> list[C]:

@@ -29,7 +29,7 @@ from aerobee.broker.cluster.table_copies.offset_copies import OffsetCopies
 from aerobee.broker.cluster.table_copies.table_fetch import Fetched, TableFetch
 from aerobee.protocol.bodies.common import SMALL_BODY
 from aerobee.protocol.errors import BadRequest
-from aerobee.protocol.headers.replica_tables import GROUPS, OFFSETS, TABLES, TOPICS
+from aerobee.protocol.headers.replica_tables import DELETIONS, GROUPS, OFFSETS, TABLES, TOPICS
 from aerobee.remoting.errors import RemotingError
 from aerobee.store.errors import StoreError
 from aerobee.store.log.collector import collector_paused
@@ -213,6 +213,8 @@ class TableSync:
             await self._copies.configs.take_groups(value)
         elif name in self._whole and self._whole[name].at_once:
             self._whole[name].replace(value)
+            if name == DELETIONS:
+                self._copies.configs.take_deletions(value, fetched.log_end)
         else:
             first = name == OFFSETS and self._is_first
             self._is_first = self._is_first and name != OFFSETS

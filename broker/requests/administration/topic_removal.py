@@ -10,7 +10,7 @@ have gone nobody makes a topic of its name.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from aerobee.broker.broker_stats import BrokerStats
@@ -102,6 +102,13 @@ class TopicRemoval:
             raise
         leaves = partial(self._leaves_copied, name, log_begin)
         return await loop.run_in_executor(None, self.remove, name, leaves)
+
+    async def remove_older(self, deletions: Mapping[str, int]) -> None:
+        """Remove the queues of topics that the master has deleted, at these log offsets, and made
+        again since: those queues that have messages of the deleted topic alone. Raises StoreError,
+        OSError. On a slave only."""
+        remove = self._store.cleaning.remove_older
+        await asyncio.get_running_loop().run_in_executor(None, remove, deletions, self._on_loop)
 
     def _leaves_copied(self, name: str, log_begin: int) -> bool:
         if self._is_newer(name, log_begin):

@@ -18,7 +18,7 @@ call that they get.
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
@@ -94,6 +94,18 @@ class QueueCleaner:
             self._forget([queue for queue in self._store.queues if queue.topic in wanted])
             return self._remove(partial(self._topics_leave, wanted, confirm), on_owner)
 
+    def remove_older(self, deletions: Mapping[str, int], on_owner: OnOwner) -> int:
+        """Remove the queues that have messages from before the deletion of their topic alone;
+        return their number. `deletions` has the log offset of each topic's deletion. Raises
+        OSError."""
+        with self._one_at_a_time:
+            self._check_open()
+            older = [one for one in list(self._store.queues) if _is_older(one, deletions)]
+            if not older:
+                return 0
+            self._forget(older)
+            return self._remove(partial(self._older_leave, older, deletions), on_owner)
+
     def clean_expired(self, on_owner: OnOwner, in_use: Callable[[str, int], bool]) -> int:
         """Free the files of all queues without a message left, but the delay queues'; return how
         many.
@@ -165,6 +177,16 @@ class QueueCleaner:
         for topic in confirmed:
             self._log.forget_queue_of(topic)
         return self._leave([queue for queue in self._store.queues if queue.topic in confirmed])
+
+    def _older_leave(
+        self, older: Sequence[ConsumeQueue], deletions: Mapping[str, int]
+    ) -> list[Left]:
+        """Owner: take queues out that have not got a message of the new topic meanwhile."""
+        self._dispatch()
+        still = [one for one in older if _is_older(one, deletions)]
+        for topic in {one.topic for one in still}:
+            self._log.forget_queue_of(topic)
+        return self._leave(still)
 
     def _queues_leave(self, expired: Sequence[Expired]) -> list[Left]:
         """Owner: take queues out that have not got a message meanwhile."""
@@ -240,6 +262,16 @@ class QueueCleaner:
         first = start // ENTRY_BYTES
         queue.next_offset = queue.max_offset = queue.min_offset = first
         return QueueTrim(queue, before, first)
+
+
+def _is_older(queue: ConsumeQueue, deletions: Mapping[str, int]) -> bool:
+    """Whether the newest message is from before the deletion of its topic. A queue without messages
+    stays: they may have been either topic's."""
+    deleted_at = deletions.get(queue.topic)
+    if deleted_at is None or not queue.max_offset:
+        return False
+    entry = queue.entry(queue.max_offset - 1)
+    return entry is not None and entry.log_offset < deleted_at
 
 
 def _holds_a_number_only(queue: ConsumeQueue) -> bool:

@@ -169,7 +169,9 @@ def guarded(
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "off":
             patch.setenv("AEROBEE_NATIVE", "off")
-        with aerobee.testing.broker(acl_enabled=True, acl_file=str(file)) as running:
+        with aerobee.testing.broker(
+            acl_enabled=True, acl_file=str(file), ha_enabled=True
+        ) as running:
             yield Guarded(running, file)
 
 

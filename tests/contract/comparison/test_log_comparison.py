@@ -36,12 +36,13 @@ from tests.contract.conftest import TIMEOUT_S, Wire
 from tests.unit.broker.cluster.comparison.masters import NAMES, NearMaster, Stores
 from tests.unit.store.support import flip, log_segment
 
+WITH_SLAVES = True
 # The least that a daemon takes: the largest record has to fit.
 SEGMENT = 1 << 17
 SIZES = {"commit_log_segment_bytes": SEGMENT}
 SMALL: dict[str, Any] = {
-    **NAMES, **SIZES, "consume_queue_segment_bytes": 200, "index_slots": 50, "index_entries": 40,
-    "max_message_bytes": 3000,
+    **NAMES, **SIZES, "ha_enabled": True, "consume_queue_segment_bytes": 200, "index_slots": 50,
+    "index_entries": 40, "max_message_bytes": 3000,
 }  # fmt: skip
 # A body of this size; some forty fill a segment.
 BYTES = 2800

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.filters.subscription import parse_tag_expression
 from aerobee.protocol.frames.command import Command
+from aerobee.protocol.message.batch import BatchItem, encode_batch
 from aerobee.protocol.message.ids import parse_offset_msg_id
 from aerobee.protocol.message.record import decode_records
 from aerobee.protocol.names import OFFSET_MOVED_TOPIC
@@ -178,15 +179,21 @@ async def test_arrivals_wake_the_pulls_that_a_slave_holds(tmp_path: Path) -> Non
     await filled(tmp_path)
     async with serving(tmp_path, **SLAVE) as (daemon, wire):
         at_end = await start_pull(daemon, wire, 5)
-        daemon.store.log.put(message(b"5", "Orders", 0))
-        daemon.core._reput.appended()
+        arrive(daemon, b"5")
         assert bodies(await at_end) == [b"5"]
         # This consumer is further than the slave.
         ahead = await start_pull(daemon, wire, 7)
-        for number in (6, 7):
-            daemon.store.log.put(message(b"%d" % number, "Orders", 0))
-        daemon.core._reput.appended()
+        arrive(daemon, b"6", b"7")
         assert bodies(await ahead) == [b"7"]
+
+
+def arrive(daemon: Daemon, *sent: bytes) -> None:
+    """Append records to the log of a slave as those of its master are."""
+    daemon.store._health.take_puts(taken=True)
+    for body in sent:
+        daemon.store.log.put(message(body, "Orders", 0))
+    daemon.store.refuse_puts()
+    daemon.core._reput.appended()
 
 
 async def start_pull(daemon: Daemon, wire: Wire, offset: int) -> asyncio.Future[Command]:
@@ -223,8 +230,7 @@ async def test_a_broker_goes_on_as_a_slave_and_as_a_master_after_restarts(tmp_pa
         )
         assert sent.code == ResponseCode.SUCCESS
     async with serving(tmp_path, **SLAVE) as (daemon, wire):
-        daemon.store.log.put(message(b"5", "Orders", 0))
-        daemon.core._reput.appended()
+        arrive(daemon, b"5")
         assert bodies(await wire.pull("Orders", 5, **HELD)) == [b"5"]
     async with serving(tmp_path) as (_, wire):
         sent = await wire.send("Orders", b"6")
@@ -236,7 +242,7 @@ async def test_a_broker_goes_on_as_a_slave_and_as_a_master_after_restarts(tmp_pa
 
 async def test_the_role_changes_while_the_broker_runs(tmp_path: Path) -> None:
     await filled(tmp_path)
-    async with serving(tmp_path) as (daemon, wire):
+    async with serving(tmp_path, ha_enabled=True) as (daemon, wire):
         assert (await wire.send("Orders", b"5")).code == ResponseCode.SUCCESS
         daemon.core.role_change.become_slave()
         assert daemon.core.role.changes == 1
@@ -286,3 +292,75 @@ async def copy_tables(master: Daemon, slave: Daemon) -> None:
     assert group is not None
     await slave.core.topics.update(topic)
     await slave.core.groups.update(group)
+
+
+async def test_sends_under_way_store_nothing_once_the_broker_is_a_slave(tmp_path: Path) -> None:
+    async with serving(tmp_path, ha_enabled=True) as (daemon, wire):
+        core = daemon.core
+        assert (await wire.send("Orders", b"0")).code == ResponseCode.SUCCESS
+        many = encode_batch([BatchItem(0, b"x", b"")] * 200)
+        # A large batch waits for its place before it is stored.
+        gate = core._send._large_batches
+        assert list(gate.enter()) == []
+        sending = asyncio.ensure_future(wire.send("Orders", many, batch=True))
+        await until(lambda: gate._waiting)
+        # So does a send to a topic that is being made.
+        another = await Wire.to(daemon.addresses.broker)
+        made, create = asyncio.get_running_loop().create_future(), core.topics.create_on_send
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(core.topics, "create_on_send", lambda *_: made)
+            first = asyncio.ensure_future(another.send("New", b"x"))
+            await until(lambda: made._callbacks)
+        creation = create("New", "TBW102", 4, 0)
+        assert creation is not None
+        await creation
+        written = core.store.written
+        core.role_change.become_slave()
+        gate.leave()
+        made.set_result(None)
+        answers = [await sending, await first]
+        another.caller.close()
+        assert [one.code for one in answers] == [ResponseCode.SERVICE_NOT_AVAILABLE] * 2
+        assert core.store.written == written
+        await core.role_change.become_master()
+        assert (await wire.send("Orders", b"1")).ext["queueOffset"] == "1"
+        assert (await wire.send("New", b"1")).ext["queueOffset"] == "0"
+        assert (await wire.send("Orders", many, batch=True)).code == ResponseCode.SUCCESS
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - it looks at what the code under test keeps
+            await asyncio.sleep(0.002)
+
+
+async def test_a_sync_master_that_comes_back_waits_for_slaves_that_are_there_now(
+    tmp_path: Path,
+) -> None:
+    ha_port = free_port() + 1
+    ports = {"listen_port": ha_port - 1, "ha_listen_port": ha_port}
+    follows = {"ha_master_address": f"127.0.0.1:{ha_port}", "ha_listen_port": free_port()}
+    at_master = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2, **ports}
+    async with serving(tmp_path / "master", **at_master) as (master, wire):
+        async with serving(tmp_path / "slave", **SLAVE, **follows) as (slave, _):
+            await until(lambda: master.store.marks.enough_slaves)
+            assert (await wire.send("Orders", b"0")).code == ResponseCode.SUCCESS
+            master.core.role_change.become_slave()
+            assert (await wire.send("Orders", b"x")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+            await master.core.role_change.become_master()
+            await until(lambda: master.store.marks.enough_slaves)
+            assert (await wire.send("Orders", b"1")).code == ResponseCode.SUCCESS
+            await until(lambda: slave.store.dispatched == master.store.written)
+        await until(lambda: not master.store.marks.enough_slaves)
+        master.core.role_change.become_slave()
+        await master.core.role_change.become_master()
+        assert (await wire.send("Orders", b"2")).code == ResponseCode.SLAVE_NOT_AVAILABLE
+        async with serving(tmp_path / "slave", **SLAVE, **follows):
+            await until(lambda: master.store.marks.replicated == master.store.written)
+            assert (await wire.send("Orders", b"3")).code == ResponseCode.SUCCESS
+
+
+async def test_a_slave_that_becomes_a_master_promises_its_own_copy_alone(tmp_path: Path) -> None:
+    async with serving(tmp_path, **SLAVE, in_sync_replicas=2) as (daemon, wire):
+        await daemon.core.role_change.become_master()
+        assert (await wire.send("Orders", b"0")).code == ResponseCode.SUCCESS

@@ -180,6 +180,44 @@ async def test_a_topic_that_was_made_again_keeps_its_new_messages(
             assert [one.body for one in found] == [b"new"]
 
 
+async def test_a_topic_made_again_between_two_exchanges_has_lost_its_old_messages(
+    cluster: Cluster,
+) -> None:
+    async with cluster.master() as master, cluster.slave() as slave, wire_to(master) as wire:
+        await filled(wire, 0)
+        await create(wire, "Orders", 3)
+        for number in range(9):
+            await done(wire.send("Orders", b"%d" % number, queue_id=number % 3))
+        await until(lambda: "Orders" in slave.core.topics and ends(slave) == [3, 3, 3])
+        sync = sync_of(slave)
+        looks = 0
+
+        async def look_only(_sync: TableSync) -> float:
+            nonlocal looks
+            looks += 1
+            return 0.005
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(TableSync, "_try_exchange", look_only)
+            await until(lambda: looks)
+            await done(wire.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Orders"}))
+            await create(wire, "Orders", 3)
+            for body in (b"new", b"newer"):
+                await done(wire.send("Orders", body))
+            await until(lambda: slave.store.dispatched == master.store.written)
+        seen = sync.exchanges
+        await until(lambda: sync.exchanges > seen + 3)
+        assert ends(master) == [2, 0, 0]
+        assert ends(slave) == [2, 0, 0]
+        async with wire_to(slave) as other:
+            found = decode_records((await other.pull("Orders")).body)
+            assert [one.body for one in found] == [b"new", b"newer"]
+
+
+def ends(daemon: Daemon) -> list[int]:
+    return [daemon.store.max_offset("Orders", queue_id) for queue_id in range(3)]
+
+
 @pytest.fixture(params=["as it is", "without the rule"])
 def larger_is_taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """The control: a slave that takes the master's offset whichever is larger."""

@@ -116,10 +116,8 @@ def test_a_command_imports_nothing_that_it_does_not_need(bound: Bound) -> None:
 @pytest.mark.parametrize(
     "bound",
     [
-        # Twenty more than before slaves: the roles, what a role changes, and the answers to slaves
-        # and to those who ask about them. The connections of replication, its feed and its appender
-        # are imported only where the port for slaves opens.
-        Bound("serve --dev", 620, OTHERS - {"tempfile"} | {"aerobee.client", "cProfile"}),
+        # All that serves slaves, and a slave, is imported only where the port for slaves opens.
+        Bound("serve --dev", 608, OTHERS - {"tempfile"} | {"aerobee.client", "cProfile"}),
         Bound(
             "nameserver --port 0",
             345,

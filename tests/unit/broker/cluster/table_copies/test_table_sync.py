@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -58,9 +58,16 @@ class Slave:
         self.delays: Any = None
         self.deletions: Any = None
         self.removed: list[tuple[str, int]] = []
+        self.removed_older: list[Mapping[str, int]] = []
         self.fails: list[Exception] = []
         copies = Copies(
-            ConfigCopies(self.settings, self.topics, self.groups, self.remove),
+            ConfigCopies(
+                self.settings,
+                self.topics,
+                self.groups,
+                remove=self.remove,
+                remove_older=self.remove_older,
+            ),
             OffsetCopies(self.offsets, self.settings.max_offsets),
             (
                 CopiedTable("delays", _no_copy, json.loads, self.take_delays),
@@ -84,6 +91,11 @@ class Slave:
         self.removed.append((name, log_begin))
         await self.topics.delete(name)
         return True
+
+    async def remove_older(self, deletions: Mapping[str, int]) -> None:
+        if self.fails:
+            raise self.fails.pop()
+        self.removed_older.append(deletions)
 
     async def seen(self, exchanges: int = 2) -> None:
         """Wait for further exchanges that go well."""
@@ -181,6 +193,25 @@ async def test_a_topic_leaves_when_the_log_has_come_so_far(
         slave.dispatched = slave.durable = 60
         await slave.seen()
         assert slave.removed == [("U", 50)]
+
+
+async def test_queues_of_a_topic_made_again_leave_when_the_log_has_come_so_far(
+    tmp_path: Path, master: ScriptedMaster
+) -> None:
+    master.log_end = 50
+    master.put(topics=topic_table(T=4), deletions=b'{"T": 30}')
+    async with copying(tmp_path, master) as slave:
+        await slave.seen()
+        assert slave.deletions == {"T": 30}
+        slave.dispatched = 50
+        await slave.seen()
+        assert slave.removed_older == []
+        # It is tried again, and done once.
+        slave.fails.append(OSError("no room"))
+        slave.durable = 50
+        await until(lambda: slave.removed_older)
+        await slave.seen()
+        assert slave.removed_older == [{"T": 30}]
 
 
 @pytest.mark.parametrize(
