@@ -2,10 +2,11 @@
 """The requests at the head of a read, as far as they are plain."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from libc.stdlib cimport free
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
-from aerobee.native.bytes cimport get16, get32, is_ascii
+from aerobee.native.bytes cimport Output, get16, get32, is_ascii, space
 from aerobee.native.guard cimport Guard
 from aerobee.native.header cimport (
     MOST_FIELDS, Header, Name, Text, is_name, name_of, scan_fields, scan_number, scan_text,
@@ -42,6 +43,112 @@ cdef int[CODES] codes = [SEND_V2, SEND, SEND_BATCH, PULL, LITE_PULL]
 cdef int PULLS_FROM = 3
 
 
+cdef enum:
+    # Answers that there is room for at first.
+    FIRST_ANSWERS = 32
+
+
+cdef class HeldAnswers:
+    """Answers of success to sends, which wait until the log is kept up to their ends. They were
+    stored in one go, so the marks move past all of them at once."""
+
+    def __init__(self):
+        self.connections, self.sockets, self.counts = [], [], []
+
+    def __dealloc__(self):
+        free(self.frames.data)
+        free(self.answers)
+
+    def __len__(self):
+        return self.count
+
+    @property
+    def end(self):
+        """The log offset up to which it has to be kept for all of them."""
+        return self.answers[self.count - 1].end
+
+    def codes(self):
+        """(code, number of answers) of the requests."""
+        cdef dict found = {}
+        cdef Py_ssize_t place
+        for place in range(self.count):
+            code = self.answers[place].code
+            found[code] = found.get(code, 0) + 1
+        return list(found.items())
+
+    def each(self):
+        """(connection, end, code, opaque, serialization, frame) of each answer."""
+        cdef Py_ssize_t place, index = 0, start = 0
+        cdef HeldAnswer *one
+        cdef list found = []
+        for place in range(self.count):
+            one = &self.answers[place]
+            while place >= <Py_ssize_t> self.counts[index]:
+                index += 1
+            frame = PyBytes_FromStringAndSize(
+                <const char *> self.frames.data + start, one.frame_end - start
+            )
+            start = one.frame_end
+            found.append(
+                (self.connections[index], one.end, one.code, one.opaque, one.serialization, frame)
+            )
+        return found
+
+    def leave(self):
+        """Send all of them; one write a connection."""
+        cdef Py_ssize_t index, start = 0, end
+        if self.sender is not None:
+            self.sender.send_held(self)
+            return
+        for index in range(len(self.connections)):
+            end = self.frames_to(self.counts[index])
+            connection = self.connections[index]
+            if not connection.closed:
+                connection.write(
+                    PyBytes_FromStringAndSize(<const char *> self.frames.data + start, end - start)
+                )
+            start = end
+
+    def belong_to(self, connection):
+        """All that belong to nobody yet are answers to `connection`, which writes them."""
+        self.belong(None, None, connection)
+
+    cdef int belong(self, object sender, object socket, object connection) except -1:
+        """All that belong to nobody yet are answers to `connection`, whose socket `sender` has."""
+        self.sender = sender
+        self.connections.append(connection)
+        self.sockets.append(socket)
+        self.counts.append(self.count)
+        return 0
+
+    cdef int add(self, int64_t end, Header *header, int serialization) except -1:
+        """Note an answer whose frame is the last in `frames`."""
+        cdef Py_ssize_t room
+        cdef void *moved
+        cdef HeldAnswer *one
+        if self.count == self.room:
+            room = max(FIRST_ANSWERS, 2 * self.room)
+            moved = realloc(self.answers, room * sizeof(HeldAnswer))
+            if moved == NULL:
+                raise MemoryError
+            self.answers, self.room = <HeldAnswer *> moved, room
+        one = &self.answers[self.count]
+        one.end, one.frame_end = end, self.frames.size
+        one.code, one.opaque, one.serialization = header.code, header.opaque, serialization
+        self.count += 1
+        return 0
+
+    cdef int give_up(self, Py_ssize_t count) except -1:
+        """Forget all but the first `count`."""
+        self.count = count
+        self.frames.size = self.frames_to(count)
+        return 0
+
+    cdef Py_ssize_t frames_to(self, Py_ssize_t count) noexcept:
+        """Where the frames of the first `count` end."""
+        return self.answers[count - 1].frame_end if count else 0
+
+
 cdef class Requests:
     """Serves plain requests in the reads of a server's connections. Loop thread only."""
 
@@ -52,7 +159,6 @@ cdef class Requests:
         self.sends = sends
         self.pulls = pulls
         self.answers_wait = answers_wait
-        self.waiting = []
 
     def __dealloc__(self):
         free(self.out.data)
@@ -62,8 +168,8 @@ cdef class Requests:
         """Serve requests from the beginning of `read` on, until answers of more than `room` bytes
         are made, `may_wait` answers to sends wait, or `clock` has passed `until`.
 
-        Returns the number of bytes served; the answers in order; those that are to wait, in the
-        form for `WhenKept.wait_made`; and the answered codes with their counts.
+        Returns the number of bytes served; the answers in order; those that are to wait, None
+        without any; and the answered codes with their counts.
         """
         cdef Py_ssize_t taken
         try:
@@ -73,15 +179,15 @@ cdef class Requests:
             answers = PyBytes_FromStringAndSize(<const char *> self.out.data, self.out.size)
         finally:
             self.out.size = 0
-            waiting, self.waiting = self.waiting, []
+            held = self.take_held()
             self.settle()
-        return taken, answers, waiting, self.take_counts()
+        return taken, answers, held, self.take_counts()
 
     # Twin: protocol/frames/frame.py FrameDecoder.cut
     cdef Py_ssize_t serve(self, const uint8_t *read, Py_ssize_t size, bytes born_host,
                           bint may_pull, Py_ssize_t may_wait, int64_t room, object clock,
                           double until) except -1:
-        """Do `take`; the answers are appended to `out`, or are in `waiting`. Stored records count
+        """Do `take`; the answers are appended to `out`, or are in `held`. Stored records count
         when `settle` was called."""
         cdef Py_ssize_t position = 0
         cdef const uint8_t *at
@@ -129,7 +235,8 @@ cdef class Requests:
     cdef bint _answer(self, Header *header, const uint8_t *body, int size, bytes born_host,
                       bint may_pull, Py_ssize_t may_wait) except -1:
         """Serve a request; False, with nothing changed, if it is not plain."""
-        cdef Py_ssize_t before = self.out.size
+        cdef Output *to = &self.out
+        cdef Py_ssize_t before, made
         cdef int place = 0
         while place < CODES and codes[place] != header.code:
             place += 1
@@ -138,25 +245,31 @@ cdef class Requests:
         if self.guard is not None and not self.guard.passes(header, body, size, born_host):
             return False
         if place < PULLS_FROM:
-            if self.answers_wait and len(self.waiting) >= may_wait:
-                return False
+            if self.answers_wait:
+                if self.held is None:
+                    self.held = HeldAnswers()
+                if self.held.count >= may_wait:
+                    return False
+                to = &self.held.frames
             if not self.claimed:
                 self.claimed = self.sends is not None and self.sends.claim()
                 if not self.claimed:
                     return False
-            if not self.sends.serve(header, body, size, born_host, &self.out):
+            before = to.size
+            if not self.sends.serve(header, body, size, born_host, to):
                 return False
             step(b"answer made")
-            if self.answers_wait and self.sends.waits:
-                self.waiting.append((
-                    self.sends.waits_for, header.code, header.opaque,
-                    ROCKETMQ if header.binary else JSON,
-                    PyBytes_FromStringAndSize(
-                        <const char *> self.out.data + before, self.out.size - before
-                    ),
-                ))
-                self.out.size = before
-                return True
+            if self.answers_wait:
+                if self.sends.waits:
+                    self.held.add(
+                        self.sends.waits_for, header, ROCKETMQ if header.binary else JSON
+                    )
+                    return True
+                # Its sender does not wait until it is kept.
+                made = to.size - before
+                memcpy(space(&self.out, made), to.data + before, made)
+                self.out.size += made
+                to.size = before
         else:
             if not may_pull or self.pulls is None:
                 return False
@@ -167,6 +280,14 @@ cdef class Requests:
             step(b"answer made")
         self.counts[place] += 1
         return True
+
+    cdef HeldAnswers take_held(self):
+        """Those that are to wait, None without any."""
+        cdef HeldAnswers held = self.held
+        if held is None or not held.count:
+            return None
+        self.held = None
+        return held
 
     cdef int settle(self) except -1:
         """Move the marks over the stored records."""

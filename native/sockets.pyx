@@ -32,7 +32,7 @@ from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
 
-from aerobee.native.requests cimport Requests
+from aerobee.native.requests cimport HeldAnswers, Requests
 
 from aerobee.remoting.tls import tls_session
 from aerobee.remoting import turns as turns_of_loop
@@ -615,6 +615,7 @@ cdef class Sockets:
         """Serve the plain requests at the head of a read; return their bytes."""
         cdef Requests requests = self.requests
         cdef Py_ssize_t taken, before = requests.out.size
+        cdef Py_ssize_t held = 0 if requests.held is None else requests.held.count
         connection = one.connection
         try:
             taken = requests.serve(
@@ -627,15 +628,15 @@ cdef class Sockets:
         except BaseException:
             # Its answers until then must not leave with those of the next socket.
             requests.out.size = before
-            requests.waiting = []
+            if requests.held is not None:
+                requests.held.give_up(held)
             raise
         if not taken:
             return 0
         connection.commands_in += requests.done
         self.commands += requests.done
-        if requests.waiting:
-            waiting, requests.waiting = requests.waiting, []
-            self.plain.wait_made(connection, waiting)
+        if requests.held is not None and requests.held.count > held:
+            requests.held.belong(self, one, connection)
         if requests.out.size > before:
             self.ends[len(self.owed)] = requests.out.size
             self.owed.append(one)
@@ -671,11 +672,14 @@ cdef class Sockets:
         """Move the marks over the stored records, and let their answers leave."""
         cdef Requests requests = self.requests
         cdef Py_ssize_t index, start = 0
+        cdef HeldAnswers held
         if requests is None:
             return 0
-        owed = self.owed
+        owed, held = self.owed, requests.take_held()
         try:
             requests.settle()
+            if held is not None:
+                self.plain.wait_made(held)
             for index in range(len(owed)):
                 self.answer(owed[index], requests.out.data + start, self.ends[index] - start)
                 start = self.ends[index]
@@ -683,6 +687,9 @@ cdef class Sockets:
             # The answers are lost, so nothing may follow them.
             for one in owed:
                 one.connection.failed()
+            if held is not None:
+                for connection in held.connections:
+                    connection.failed()
             raise
         finally:
             owed.clear()
@@ -692,6 +699,20 @@ cdef class Sockets:
                 requests.out.data = NULL
                 requests.out.room = 0
         return 0
+
+    def send_held(self, HeldAnswers held):
+        """Send answers that have waited."""
+        cdef Py_ssize_t index, start = 0, end
+        cdef Socket one
+        for index in range(len(held.sockets)):
+            one, end = held.sockets[index], held.frames_to(held.counts[index])
+            try:
+                self.answer(one, held.frames.data + start, end - start)
+            except Exception:
+                one.connection.failed()
+            start = end
+        self.shared.stats.bytes_out += self.bytes_out
+        self.bytes_out = 0
 
     cdef int answer(self, Socket one, const uint8_t *data, Py_ssize_t size) except -1:
         cdef Py_ssize_t sent

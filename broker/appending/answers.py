@@ -31,8 +31,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypeAlias
 
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.routing.router import refusal
@@ -65,6 +65,36 @@ MadeLater: TypeAlias = Callable[[int, str | None], bytes]
 
 #: Opaque and serialization of a request that was not decoded.
 Undecoded: TypeAlias = tuple[int, int]
+
+
+class HeldAnswers(Protocol):
+    """Answers of success that the compiled form has made, of messages that were stored in one go
+    (`native/requests.pyx`)."""
+
+    def __len__(self) -> int:
+        """How many they are."""
+
+    @property
+    def end(self) -> int:
+        """Log offset up to which it has to be kept for all of them."""
+
+    def codes(self) -> list[tuple[int, int]]:
+        """Code and number of the requests."""
+
+    def each(self) -> list[tuple[Connection, int, int, int, int, bytes]]:
+        """The connection, the end, the request's code, opaque and serialization, and the frame of
+        success, for each answer."""
+
+    def leave(self) -> None:
+        """Send all of them."""
+
+
+class _Group(NamedTuple):
+    """Answers that wait together: one comparison releases them all."""
+
+    end: int
+    deadline: float
+    held: HeldAnswers
 
 
 class WaitingAnswer(NamedTuple):
@@ -147,11 +177,8 @@ class AtOnce:
         is returned, or later, None."""
         return made
 
-    def wait_made(
-        self, connection: Connection, answers: Iterable[tuple[int, int, int, int, bytes]]
-    ) -> None:
-        """Have answers wait to several requests that were not decoded: of each the end, its code,
-        opaque and serialization, and the frame of success."""
+    def wait_made(self, held: HeldAnswers) -> None:
+        """Have answers wait to requests that were not decoded."""
         raise AssertionError("no answer waits")
 
     def overload(self) -> BadRequest:
@@ -182,7 +209,9 @@ class WhenKept(AtOnce):
         self._timeout_s = times.first_s
         self._longer_s = times.here_s - times.first_s
         self._marks = parts.store.marks
-        self._waiting: deque[WaitingAnswer] = deque()
+        self._waiting: deque[WaitingAnswer | _Group] = deque()
+        # How many more answers wait than `_waiting` has entries, because of its groups.
+        self._grouped = 0
         # Why nothing more will be kept, None as long as it is.
         self._broken: str | None = None
         # Whether the turns go on with what a slice has left over.
@@ -190,15 +219,15 @@ class WhenKept(AtOnce):
         self.timed_out = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + self._grouped
 
     @property
     def full(self) -> bool:
-        return len(self._waiting) >= self._most
+        return len(self) >= self._most
 
     @property
     def room(self) -> int:
-        return max(0, self._most - len(self._waiting))
+        return max(0, self._most - len(self))
 
     @property
     def mark(self) -> int:
@@ -231,14 +260,10 @@ class WhenKept(AtOnce):
         self._waiting.append(WaitingAnswer(end, deadline, connection, request.code, request, made))
         return None
 
-    def wait_made(
-        self, connection: Connection, answers: Iterable[tuple[int, int, int, int, bytes]]
-    ) -> None:
+    def wait_made(self, held: HeldAnswers) -> None:
         deadline = self._loop.time() + self._timeout_s
-        append = self._waiting.append
-        for end, code, opaque, serialization, made in answers:
-            asked = opaque, serialization
-            append(WaitingAnswer(end, deadline, connection, code, asked, made))
+        self._waiting.append(_Group(held.end, deadline, held))
+        self._grouped += len(held) - 1
 
     def fail(self, reason: str) -> None:
         """A sync failed; what is not kept by now is answered SERVICE_NOT_AVAILABLE."""
@@ -249,10 +274,12 @@ class WhenKept(AtOnce):
         """Send the answers that need not wait any longer, or have waited too long: a slice now,
         unless the turns are at it already."""
         waiting = self._waiting
-        # A slice opens a turn of the loop: not each time a mark moves, and not for a lone sender.
-        if not waiting or self._going or (len(waiting) == 1 and self._answer_one()):
+        if not waiting or self._going:
             return
-        if self._slice():
+        # A slice opens a turn of the loop: not each time a mark moves, and not for one group.
+        if len(waiting) == 1 and type(waiting[0]) is _Group and waiting[0].end <= self.mark:
+            self._answer_group(self._loop.time() + self._timeout_s)
+        elif self._slice():
             self._going = True
             self._turns.add(self._slice)
 
@@ -273,29 +300,54 @@ class WhenKept(AtOnce):
             self._going = self._going and more
         return more
 
-    def _answer_one(self) -> bool:
-        """Send the one answer that waits, if it is made and kept: a lone sender waits for it."""
-        end, deadline, connection, code, _, made = self._waiting[0]
-        if type(made) is not bytes or end > self.mark:
+    def _answer_group(self, latest_deadline: float) -> None:
+        """Send a group, which is the first."""
+        group = self._waiting.popleft()
+        assert isinstance(group, _Group)
+        held = group.held
+        self._grouped -= len(held) - 1
+        for code, times in held.codes():
+            self._count(code, 0, latest_deadline - group.deadline, times)
+        held.leave()
+
+    def _spread(self) -> bool:
+        """Have the answers of the first group wait one by one, since they may end differently;
+        whether there was one."""
+        group = self._waiting[0]
+        if not isinstance(group, _Group):
             return False
         self._waiting.popleft()
-        self._count(code, 0, self._loop.time() + self._timeout_s - deadline, 1)
-        if not connection.closed:
-            connection.write(made)
+        each = group.held.each()
+        self._grouped -= len(each) - 1
+        self._waiting.extendleft(
+            WaitingAnswer(end, group.deadline, connection, code, (opaque, serialization), made)
+            for connection, end, code, opaque, serialization, made in reversed(each)
+        )
         return True
+
+    def _take(self) -> WaitingAnswer:
+        """Take out the first, which is in no group."""
+        one = self._waiting.popleft()
+        assert isinstance(one, WaitingAnswer)
+        return one
 
     def _answer_kept(self, until: float) -> bool:
         mark, clock, left = self.mark, self._turns.clock, _LOOK
-        waiting, popleft = self._waiting, self._waiting.popleft
+        waiting = self._waiting
         latest_deadline = self._loop.time() + self._timeout_s
         writes: dict[Connection, list[bytes]] = {}
         # Requests of one turn of the loop have one deadline: they are counted together.
         counted_deadline, counted_code, count = 0.0, 0, 0
         while left and waiting and waiting[0].end <= mark:
+            if type(waiting[0]) is _Group:
+                self._answer_group(latest_deadline)
+                if clock() >= until:
+                    left = 0
+                continue
             left -= 1
             if not left and clock() < until:
                 left = _LOOK
-            one = popleft()
+            one = self._take()
             _, deadline, connection, code, _, made = one
             if deadline != counted_deadline or code != counted_code:
                 self._count(counted_code, 0, latest_deadline - counted_deadline, count)
@@ -334,9 +386,11 @@ class WhenKept(AtOnce):
         remark = f"the store has stopped after a disk error: {self._broken}"
         waiting, clock = self._waiting, self._turns.clock
         while waiting:
+            if self._spread():
+                return True
             if self._put_times is not None:
                 self._stats.failed()  # its topic went with its header
-            self._send(waiting.popleft(), ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+            self._send(self._take(), ResponseCode.SERVICE_NOT_AVAILABLE, remark)
             if clock() >= until:
                 break
         return bool(waiting)
@@ -344,8 +398,12 @@ class WhenKept(AtOnce):
     def _give_up_slaves(self, until: float) -> bool:
         """Answer what is kept here, since nobody is there to copy it."""
         here, waiting, clock = self.mark_here, self._waiting, self._turns.clock
-        while waiting and waiting[0].end <= here:
-            self._send(waiting.popleft(), ResponseCode.SLAVE_NOT_AVAILABLE, None)
+        while waiting:
+            if self._spread():
+                return True
+            if waiting[0].end > here:
+                break
+            self._send(self._take(), ResponseCode.SLAVE_NOT_AVAILABLE, None)
             if clock() >= until:
                 return True
         return False
@@ -354,6 +412,8 @@ class WhenKept(AtOnce):
         now, waiting, clock = self._loop.time(), self._waiting, self._turns.clock
         here = self.mark_here
         while waiting and waiting[0].deadline <= now:
+            if self._spread():
+                return True
             late = ResponseCode.FLUSH_SLAVE_TIMEOUT
             if waiting[0].end > here:
                 # Not even this machine has it: its own time may be longer.
@@ -361,7 +421,7 @@ class WhenKept(AtOnce):
                     return False
                 late = ResponseCode.FLUSH_DISK_TIMEOUT
             self.timed_out += 1
-            self._send(waiting.popleft(), late, None)
+            self._send(self._take(), late, None)
             if clock() >= until:
                 return True
         return False

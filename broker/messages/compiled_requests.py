@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from aerobee.access.control import AccessControl
-from aerobee.broker.appending.answers import AtOnce
+from aerobee.broker.appending.answers import AtOnce, HeldAnswers
 from aerobee.broker.appending.appending import Appending
 from aerobee.broker.broker_stats import MESSAGE_NORMAL, MESSAGE_SIZE_BOUNDS
 from aerobee.broker.cluster.registration.broker_address import Identity
@@ -32,7 +32,6 @@ from aerobee.protocol.message.demands import NOT_PLAIN_FLAGS, NOT_PLAIN_NAMES, N
 from aerobee.protocol.message.properties import PROPERTY_CLUSTER
 from aerobee.protocol.message.record_layout import SYS_MULTI_TAGS, V4_HOST_BYTES
 from aerobee.protocol.names import NO_SEND_TOPICS, WAITING_TOPICS, is_light
-from aerobee.remoting.connections.connection import Connection
 from aerobee.remoting.connections.connection_set import ConnectionSet
 from aerobee.remoting.listening.server import Sockets
 from aerobee.store.reading.queue_reader import LEAST_ENTRIES
@@ -194,11 +193,9 @@ class CompiledRequests:
         """How many more sends may wait until they are kept."""
         return self._answers.room
 
-    def wait_made(
-        self, connection: Connection, answers: Iterable[tuple[int, int, int, int, bytes]]
-    ) -> None:
+    def wait_made(self, held: HeldAnswers) -> None:
         """Have answers that were made with the append wait until it is kept."""
-        self._answers.wait_made(connection, answers)
+        self._answers.wait_made(held)
         self._reput.appended()
 
     def served(self, served: list[tuple[int, int]], spent_s: float) -> None:

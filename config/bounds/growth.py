@@ -33,7 +33,6 @@ BOUNDED: Final[Containers] = {
     },
     "limits.inbound_bytes": {"remoting/connections/connection.py": "Connection._aside_since"},
     "limits.outbound_bytes": {
-        "native/requests.pyx": "Requests.waiting",
         "native/sockets.pyx": "Socket.unsent",
         "remoting/tls/tls_transport.py": "TlsTransport._waiting",
         "remoting/turns.py": "Turns._kept",
@@ -67,7 +66,10 @@ BOUNDED: Final[Containers] = {
         "store/queues/consume_queue_ext.py": "ConsumeQueueExt._staged",
     },
     # The ends of transactions and the intents of staged batches too, each in a queue of its own.
-    "waiting sends": {"broker/appending/answers.py": "WhenKept._waiting"},
+    "waiting sends": {
+        "broker/appending/answers.py": "WhenKept._waiting",
+        "native/requests.pyx": "HeldAnswers.connections HeldAnswers.counts HeldAnswers.sockets",
+    },
     "limits.held_pulls": {
         "broker/appending/held_pulls.py": "_Lane._arrived _Lane._held _Lane._leaving "
         "_Lane._restated"

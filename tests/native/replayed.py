@@ -135,7 +135,7 @@ class ByHand(Connection):
         compiled, turns = self._compiled, self._shared.turns
         may_pull = compiled.begin() and not self.overloaded
         began = turns.clock()
-        taken, answers, waiting, served = compiled.requests.take(
+        taken, answers, held, served = compiled.requests.take(
             read,
             self.packed_peer,
             may_pull,
@@ -146,9 +146,10 @@ class ByHand(Connection):
         )
         if answers:
             turns.write(self, answers)
-        if waiting:
-            compiled.wait_made(self, waiting)
-        count = sum(times for _, times in served) + len(waiting)
+        if held is not None:
+            held.belong_to(self)
+            compiled.wait_made(held)
+        count = sum(times for _, times in served) + (0 if held is None else len(held))
         self._seen(count)
         self.commands_in += count
         self._shared.stats.commands_in += count

@@ -101,6 +101,13 @@ class Bench:
             await self.moved.wait()
         thread.join()
 
+    async def all_left(self) -> None:
+        """Wait until no answer waits."""
+        async with asyncio.timeout(5):
+            while len(self.sends):
+                self.all.go_on()
+                await asyncio.sleep(0)
+
 
 def connection_of(peer: Peer) -> Connection:
     return cast("Connection", peer)
@@ -420,13 +427,69 @@ async def test_an_intent_waits_for_slaves_and_the_sync() -> None:
     assert bench.peer.answers() == [("0", 0)]
 
 
+class Held:
+    """Answers as the compiled form holds them; each has its end for its frame's field."""
+
+    def __init__(self, bench: Bench, *ends: int) -> None:
+        self.ends = ends
+        self.connection = connection_of(bench.peer)
+        self.request = make_request(310)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @property
+    def end(self) -> int:
+        return self.ends[-1]
+
+    def codes(self) -> list[tuple[int, int]]:
+        return [(310, len(self.ends))]
+
+    def each(self) -> list[tuple[Connection, int, int, int, int, bytes]]:
+        asked = 310, self.request.opaque, self.request.serialization
+        return [(self.connection, end, *asked, self._made(end)) for end in self.ends]
+
+    def _made(self, end: int) -> bytes:
+        return encode_success(self.request, ext={"name": f"{end}"})
+
+    def leave(self) -> None:
+        self.connection.write(b"".join(map(self._made, self.ends)))
+
+
 async def test_undecoded_requests_get_the_code_with_all_that_their_answer_says() -> None:
     bench = of_slaves()
-    request = make_request(310)
-    made = encode_success(request, ext={"name": "made"})
-    bench.sends.wait_made(
-        connection_of(bench.peer), [(100, 310, request.opaque, request.serialization, made)]
-    )
+    bench.sends.wait_made(Held(bench, 100))
     bench.marks.replicate(0, enough=False)
     bench.all.go_on()
-    assert bench.peer.answers() == [("made", ResponseCode.SLAVE_NOT_AVAILABLE)]
+    await bench.all_left()
+    assert bench.peer.answers() == [("100", ResponseCode.SLAVE_NOT_AVAILABLE)]
+
+
+async def test_answers_of_one_append_leave_together() -> None:
+    bench = of_slaves()
+    bench.sends.wait_made(Held(bench, 20, 40, 60))
+    bench.sends.wait_made(Held(bench, 80))
+    assert (len(bench.sends), bench.sends.room) == (4, answers_module.MAX_SENDS - 4)
+    bench.marks.replicate(59, enough=True)
+    bench.all.go_on()
+    assert bench.peer.answers() == []
+    bench.marks.replicate(60, enough=True)
+    bench.all.go_on()
+    assert bench.peer.answers() == [("20", 0), ("40", 0), ("60", 0)]
+    assert len(bench.sends) == 1
+    bench.marks.replicate(80, enough=True)
+    bench.all.go_on()
+    assert bench.peer.answers()[3:] == [("80", 0)]
+    assert len(bench.sends) == 0
+
+
+async def test_answers_of_one_append_may_end_differently() -> None:
+    bench = of_slaves()
+    bench.sends.wait_made(Held(bench, 20, 40, 60))
+    bench.marks.replicate(40, enough=True)
+    bench.marks.replicate(40, enough=False)
+    bench.all.go_on()
+    await bench.all_left()
+    lacks = ResponseCode.SLAVE_NOT_AVAILABLE
+    assert bench.peer.answers() == [("20", 0), ("40", 0), ("60", lacks)]
+    assert len(bench.sends) == 0
