@@ -306,11 +306,13 @@ async def test_a_refusal_names_the_feature_that_is_missing(
 async def test_every_known_code_is_served_or_has_its_feature(wire: Wire) -> None:
     # Brokers of 4.9 have no handler for these either; 39 and 40 go from broker to client.
     of_nobody = {13, 22, 23, 27, 39, 40, 209, 210, 211, 213, 214}
+    # Served where the port for slaves opens.
+    of_slaves = {RequestCode.LOG_RANGES, RequestCode.REPLICA_TABLES}
     unserved = set()
     for code in RequestCode:
         if (await wire.call(code)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             unserved.add(int(code))
-    assert unserved == set(FEATURES) | TO_NAME_SERVERS | of_nobody
+    assert unserved == set(FEATURES) | TO_NAME_SERVERS | of_nobody | of_slaves
 
 
 _REPLY = {
