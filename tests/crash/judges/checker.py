@@ -127,10 +127,10 @@ def _all_records(found: Found) -> Iterable[Record]:
 
 
 def _same_properties(sent: dict[str, str], stored: bytes) -> bool:
-    pairs = dict(
-        pair.split("\1", 1) for pair in stored.decode("utf-8", "replace").split("\2") if pair
-    )
-    is_kept = {key: value for key, value in pairs.items() if key not in _ADDED}
+    parts = [pair.partition("\1") for pair in stored.decode("utf-8", "replace").split("\2") if pair]
+    if not all(between for _, between, _ in parts):
+        return False  # a torn record: its end is zeros
+    is_kept = {key: value for key, _, value in parts if key not in _ADDED}
     return is_kept == {key: value for key, value in sent.items() if key not in _TAKEN}
 
 

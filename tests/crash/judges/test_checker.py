@@ -174,6 +174,7 @@ def forget_topic(found: Found) -> None:
         (lose_last, "I1"),
         (change_record(body=b"nobody's"), "I2"),
         (change_record(properties=b"UNIQ_KEY\1other"), "I2"),
+        (change_record(properties=b"UNIQ_KEY\1U3\2TAGS\0\0\0"), "I2"),
         (change_record(queue_id=1), "I2"),
         (swap_bodies, "I3"),
         (change_record(log_offset=4001), "I3"),

@@ -64,8 +64,7 @@ def live(seed: int, case: Case, rules: Rules | None = None) -> tuple[Life, list[
         life.run()
         return life, life.faults or judge(life)
     finally:
-        for machine in life.machines:
-            machine.store.abandon()
+        life.give_back()
 
 
 def main() -> int:
