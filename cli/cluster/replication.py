@@ -25,6 +25,7 @@ from aerobee.client.admin import Admin, BrokerHa
 from aerobee.client.errors import ClientError
 from aerobee.protocol.bodies.ha_status import HaStatus, SlaveStatus
 from aerobee.protocol.bodies.routes import MASTER_ID, BrokerRoute
+from aerobee.remoting.peers import naming
 
 _AT_ONCE: Final = 16
 _COLUMNS: Final = ("broker", "id", "role", "address", "end", "acknowledged", "lag", "state")
@@ -106,7 +107,7 @@ async def show_ha(parsed: argparse.Namespace) -> int:
     code = OK
     for one in (one for asked in answers for one in asked):
         if one.error is not None:
-            say(f"{one.address}: {one.error}")
+            say(naming(one.address, str(one.error)))
             code = max(code, exit_code(one.error))
     return code
 

@@ -119,13 +119,16 @@ class MasterStatus(msgspec.Struct, frozen=True):
 
 class HaStatus(msgspec.Struct, frozen=True):
     """A master says where its log ends and has slaves; a slave has a master. `copies` is how many
-    copies the slaves that are near enough are together: ours count those of one address once."""
+    copies the slaves that are near enough are together: ours count those of one address once.
+    `silent` are the connections at ours that have sent nothing yet, so that nobody knows whether
+    they speak TLS: a slave that compares before it asks is one of them."""
 
     end: int = 0
     slaves: tuple[SlaveStatus, ...] = ()
     master: MasterStatus | None = None
     copies: int = 0
     refused: tuple[RefusedSlave, ...] = ()
+    silent: tuple[str, ...] = ()
 
     @property
     def is_master(self) -> bool:
@@ -143,6 +146,7 @@ class HaStatus(msgspec.Struct, frozen=True):
                 "master": self.is_master,
                 "masterCommitLogMaxOffset": self.end,
                 **({"refusedSlaves": refused} if refused else {}),
+                **({"silentConnections": list(self.silent)} if self.silent else {}),
             }
         )
 
@@ -152,6 +156,7 @@ class HaStatus(msgspec.Struct, frozen=True):
         members = parse_body(body, "state of replication")
         slaves = list_member(members, "haConnectionInfo", _MOST_SLAVES)
         refused = list_member(members, "refusedSlaves", _MOST_SLAVES)
+        silent = list_member(members, "silentConnections", _MOST_SLAVES)
         return cls(
             _number(members, "masterCommitLogMaxOffset"),
             tuple(SlaveStatus._parse(one) for one in slaves),
@@ -160,4 +165,5 @@ class HaStatus(msgspec.Struct, frozen=True):
             else MasterStatus._parse(object_member(members, "haClientRuntimeInfo")),
             _number(members, "inSyncSlaveNums"),
             tuple(RefusedSlave._parse(one) for one in refused),
+            tuple(one for one in silent if isinstance(one, str)),
         )

@@ -40,6 +40,7 @@ def _of_slaves(port: HaPort, end: int) -> HaStatus:
         tuple(_of_slave(one) for one in port.figures()),
         copies=port.near,
         refused=tuple(RefusedSlave(host, text) for host, text in port.refused_slaves()),
+        silent=tuple(address_text(peer) for peer in port.silent_peers()),
     )
 
 

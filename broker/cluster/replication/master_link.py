@@ -22,6 +22,7 @@ from collections import Counter
 from typing import Protocol
 
 from aerobee.broker.cluster.comparison.comparing import Asked, RefusalKind, Refused
+from aerobee.broker.cluster.comparison.log_route import LogConnection
 from aerobee.broker.cluster.comparison.master_requests import MasterUnreachable
 from aerobee.broker.cluster.replication.block_reader import BlockReader, Follows
 from aerobee.broker.cluster.replication.rates import Rate
@@ -56,8 +57,12 @@ class Finder(Protocol):
     def address(self) -> tuple[str, int] | Refused | None:
         """The HA port of the master; None while no master is known."""
 
-    async def compare(self) -> Asked | Refused:
-        """The log offset to ask the master for. Raises MasterUnreachable."""
+    @property
+    def unknown_because(self) -> str:
+        """Why `address` is None, for people."""
+
+    async def compare(self, connection: LogConnection) -> Asked | Refused:
+        """The log offset to ask the master for over `connection`. Raises MasterUnreachable."""
 
 
 class MasterLink:
@@ -132,7 +137,7 @@ class MasterLink:
         address = self._finder.address()
         if address is None:
             self.step = Step.FINDING
-            self._note("the master is not known yet: the name servers know none of this name")
+            self._note(self._finder.unknown_because)
             return _LOOK_S
         if isinstance(address, Refused):
             return self._refused(address)
@@ -151,7 +156,7 @@ class MasterLink:
         self._reader = reader
         try:
             # Only now: a master that has restarted since is another one, and its connection ended.
-            asked = await self._finder.compare()
+            asked = await self._finder.compare(reader)
         except MasterUnreachable as error:
             self._leave("not compared")
             self._note(f"the master cannot be compared with: {error}")

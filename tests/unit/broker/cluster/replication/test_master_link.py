@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker.cluster.comparison.comparing import Asked, RefusalKind, Refused
+from aerobee.broker.cluster.comparison.log_route import LogConnection
 from aerobee.broker.cluster.replication import master_link
 from aerobee.broker.cluster.replication.master_link import MasterLink, Step
 from aerobee.broker.cluster.replication.replication import Replication
@@ -39,7 +40,9 @@ class Slave:
     def address(self) -> tuple[str, int] | Refused | None:
         return "127.0.0.1", self.port
 
-    async def compare(self) -> Asked | Refused:
+    unknown_because = "the master is not known yet"
+
+    async def compare(self, connection: LogConnection) -> Asked | Refused:
         if self.compared is not None:
             await self.compared.wait()
         return self.answer or Asked(self.store.marks.written or 1)
