@@ -80,7 +80,8 @@ class MasterStatus(msgspec.Struct, frozen=True):
     """A slave's connection to its master: `address` of its port for slaves, empty without one; the
     end of the slave's log; the times of the epoch, in milliseconds, 0 when nothing was said. Ours
     do not know how much their master has synced (`synced`), and say 0. `problem` is why ours do not
-    follow, empty while they do."""
+    follow, empty while they do; `refusal` names the kind of what only a person can change, and is
+    empty where the slave is merely not connected."""
 
     address: str
     is_connected: bool
@@ -90,6 +91,7 @@ class MasterStatus(msgspec.Struct, frozen=True):
     bytes_a_second: int
     synced: int = 0
     problem: str = ""
+    refusal: str = ""
 
     def _members(self) -> dict[str, Any]:
         return {
@@ -101,6 +103,7 @@ class MasterStatus(msgspec.Struct, frozen=True):
             "maxOffset": self.end,
             "transferredByteInSecond": self.bytes_a_second,
             **({"problem": self.problem} if self.problem else {}),
+            **({"refusal": self.refusal} if self.refusal else {}),
         }
 
     @classmethod
@@ -114,6 +117,7 @@ class MasterStatus(msgspec.Struct, frozen=True):
             _number(members, "transferredByteInSecond"),
             _number(members, "masterFlushOffset"),
             text_member(members, "problem", ""),
+            text_member(members, "refusal", ""),
         )
 
 

@@ -65,6 +65,7 @@ def _of_master(link: MasterLink, end: int) -> MasterStatus:
         _ms_ago(link.told_ago_s),
         link.rate.bytes_a_second,
         problem=link.problem or "",
+        refusal=link.refusal or "",
     )
 
 

@@ -92,6 +92,9 @@ class MasterLink:
         self.master = ""
         #: Why nothing is taken now; None while something is.
         self.problem: str | None = "the master is not known yet"
+        #: The kind of refusal that this is, None where it is none. It stays while the slave looks
+        #: again.
+        self.refusal: str | None = None
         self.connections = 0
         #: How often the master was not followed, by the reason.
         self.refusals: Counter[str] = Counter()
@@ -169,7 +172,7 @@ class MasterLink:
     def _refused(self, refused: Refused) -> float:
         self.step = Step.REFUSED
         self.refusals[refused.kind.value] += 1
-        self._note(refused.text)
+        self._note(refused.text, refused.kind.value)
         return _REFUSED_S
 
     def _unreachable(self, address: tuple[str, int], error: OSError) -> float:
@@ -188,7 +191,7 @@ class MasterLink:
             self.step = Step.FINDING
             self._note(reader.closed.result())
             return _FAILED_S
-        self.step, self.problem = Step.TAKING, None
+        self.step, self.problem, self.refusal = Step.TAKING, None, None
         self.master = address_text(address)
         self.connections += 1
         log.info("following master=%s from=%d", self.master, start)
@@ -248,7 +251,7 @@ class MasterLink:
         """Damaged places of the master's log that were passed over."""
         return self._appender.gaps
 
-    def _note(self, problem: str) -> None:
+    def _note(self, problem: str, refusal: str | None = None) -> None:
         if problem != self.problem:
             log.warning("not following the master why=%s", problem)
-        self.problem = problem
+        self.problem, self.refusal = problem, refusal
