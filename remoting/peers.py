@@ -35,7 +35,7 @@ def address_text(address: tuple[str, int]) -> str:
 
 
 def naming(address: str, text: str) -> str:
-    """What is to be said of a peer, with its address in front where the text does not name it."""
+    """A text about a peer, with its address in front where the text does not name it."""
     return text if address in text else f"{address}: {text}"
 
 

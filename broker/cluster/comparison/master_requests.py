@@ -93,7 +93,7 @@ class RemoteMaster:
 
     @property
     def peer(self) -> tuple[str, int]:
-        """The same as host and port."""
+        """Host and port of the master."""
         return self._caller.peer
 
     async def range_sums(self, start: int, end: int, parts: int) -> RangeSums | None:

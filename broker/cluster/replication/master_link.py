@@ -92,8 +92,8 @@ class MasterLink:
         self.master = ""
         #: Why nothing is taken now; None while something is.
         self.problem: str | None = "the master is not known yet"
-        #: The kind of refusal that this is, None where it is none. It stays while the slave looks
-        #: again.
+        #: The kind of refusal, None while this slave refuses nothing. It stays while the slave
+        #: looks again.
         self.refusal: str | None = None
         self.connections = 0
         #: How often the master was not followed, by the reason.

@@ -68,7 +68,7 @@ def test_a_given_address_has_to_be_that_of_the_compared_master(
         pair.master.start()
         pair.master.create_topic(TOPIC, QUEUES)
         load(pair.master, TOPIC, QUEUES, 50, prefix="given", chance=campaign.rng("given"))
-        # The port for clients takes connections, and is none for slaves.
+        # The port for clients takes connections, but serves no slaves.
         given = pair.slave.shape.extra
         given["haMasterAddress"] = f"127.0.0.1:{pair.master.port}"
         pair.slave.start()

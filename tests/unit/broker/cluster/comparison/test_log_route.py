@@ -19,7 +19,7 @@ OWN = ("192.0.2.9", 40_000)
 
 
 class Compared:
-    """A master that lists the connection after so many looks; never, or None from RocketMQ 4.9."""
+    """A master that lists the connection at the look `listed_at`, if it `tells` of slaves."""
 
     def __init__(self, host: str, listed_at: int | None = None, *, tells: bool = True) -> None:
         self.peer = (host, 10911)

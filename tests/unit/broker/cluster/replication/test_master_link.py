@@ -217,9 +217,11 @@ async def test_a_refusal_stands_until_it_is_lifted(
             one.close("a test")
         await until(lambda: slave.link.step is Step.REFUSED)
         assert slave.link.problem == "another cluster: 'a' here, 'b' there"
+        assert slave.link.refusal == "cluster"
         slave.answer = None
         master.put(3)
         await until(lambda: slave.store.marks.written == master.store.marks.written)
+        assert slave.link.refusal is None
 
 
 async def test_a_slave_that_is_not_admitted_hears_where_to_look(tmp_path: Path) -> None:
