@@ -264,6 +264,10 @@ def _broker_number(values: Values, origins: dict[str, Origin]) -> Iterator[str]:
         yield f"broker id {number} is ignored: a master is always 0"
 
 
+# Ends a warning about the port of haMasterAddress.
+_MEANT = ": is it the master's port for slaves (haListenPort), mostly listenPort + 1 there?"
+
+
 def _master_of_a_slave(values: Values, origins: Mapping[str, Origin]) -> Iterator[str]:
     """Warnings about a slave that cannot find its master, and about an address that nobody asks."""
     is_slave, master = values["broker_role"] == "SLAVE", values["ha_master_address"]
@@ -276,6 +280,14 @@ def _master_of_a_slave(values: Values, origins: Mapping[str, Origin]) -> Iterato
             "a slave has the name of its master, and this one has the host's: set brokerName "
             "(broker.name), and brokerClusterName (broker.cluster_name) where the master has one"
         )
+    if is_master_address(master):
+        port = master.rpartition(":")[2]
+        of_names = [one.rpartition(":")[2] for one in address_list(values["name_servers"])]
+        # No port of a pair is certain: the master may have other numbers than this slave.
+        if port in of_names:
+            yield f"haMasterAddress {master} has the port of a name server (namesrvAddr){_MEANT}"
+        elif port == str(values["listen_port"]):
+            yield f"haMasterAddress {master} has the port for clients (listenPort){_MEANT}"
     if not values["name_servers"].strip() and not is_master_address(master):
         yield (
             "nobody tells this slave where its master is, unless that one registers here: set "

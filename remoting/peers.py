@@ -34,6 +34,11 @@ def address_text(address: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def naming(address: str, text: str) -> str:
+    """A text about a peer, with its address in front where the text does not name it."""
+    return text if address in text else f"{address}: {text}"
+
+
 def foreign_protocol(head: bytes) -> CloseReason:
     """Guesses the protocol of a connection from first bytes that are no frame of ours."""
     if head.startswith((*_HTTP_METHODS, _HTTP_ANSWER)):

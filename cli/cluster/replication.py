@@ -25,8 +25,11 @@ from aerobee.client.admin import Admin, BrokerHa
 from aerobee.client.errors import ClientError
 from aerobee.protocol.bodies.ha_status import HaStatus, SlaveStatus
 from aerobee.protocol.bodies.routes import MASTER_ID, BrokerRoute
+from aerobee.remoting.peers import naming
 
 _AT_ONCE: Final = 16
+# The refusal of a slave that has all of its master's log, and more.
+_AHEAD: Final = "ahead"
 _COLUMNS: Final = ("broker", "id", "role", "address", "end", "acknowledged", "lag", "state")
 
 
@@ -73,6 +76,12 @@ class _Asked(NamedTuple):
         return None if master is None else master.problem or None
 
     @property
+    def refusal(self) -> str:
+        """The kind of reason for which this slave refuses its master; "" where it does not."""
+        status = None if self.found is None else self.found.status
+        return "" if status is None or status.master is None else status.master.refusal
+
+    @property
     def does_not_follow(self) -> bool:
         """Whether this slave says that it follows nobody."""
         status = None if self.found is None else self.found.status
@@ -106,7 +115,7 @@ async def show_ha(parsed: argparse.Namespace) -> int:
     code = OK
     for one in (one for asked in answers for one in asked):
         if one.error is not None:
-            say(f"{one.address}: {one.error}")
+            say(naming(one.address, str(one.error)))
             code = max(code, exit_code(one.error))
     return code
 
@@ -131,8 +140,12 @@ def _rows(name: str, asked: list[_Asked]) -> list[_Row]:
     rows = [] if master is None else [_of_master(name, master, status)]
     matched = _matched([one for one in slaves if not one.does_not_follow], connected or ())
     end = None if master is None or master.found is None else master.found.end
+    refused = [] if status is None else [one.host for one in status.refused]
     for slave in slaves:
-        rows.append(_of_slave(name, slave, matched.get(slave.address), end, connected))
+        row = _of_slave(name, slave, matched.get(slave.address), end, connected)
+        if slave.does_not_follow and not slave.refusal and _host(slave.address) in refused:
+            row = row._replace(state="refused by its master")
+        rows.append(row)
     taken = [one.address for one in matched.values()]
     for one in connected or ():
         # A connection whose slave cannot be told is shown as it is.
@@ -181,15 +194,20 @@ def _of_slave(
         lag, state = seen.behind, _state(seen)
     elif slave.found is None:
         state = slave.trouble
-    elif connected is not None and not connected:
+    elif slave.refusal:
+        state = "does not follow"
+    elif slave.does_not_follow or (connected is not None and not connected):
         state = "not connected to its master"
     elif slave.found.status is None or slave.found.status.master is None:
         state = "does not tell"
     else:
-        state = "does not follow" if slave.does_not_follow else "follows"
-    if slave.does_not_follow and end is not None and master_end is not None and end > master_end:
-        # Its master lacks messages; the slave may lack others, and nobody has compared the two.
-        lag, state = None, f"{state}, {end - master_end} bytes ahead of its master"
+        state = "follows"
+    if end is not None and master_end is not None and slave.does_not_follow:
+        # Ends of logs that differ say nothing of each other.
+        if slave.refusal or end > master_end:
+            lag = None
+        if slave.refusal == _AHEAD and end > master_end:
+            state = f"{state}, {end - master_end} bytes ahead of its master"
     acknowledged = None if seen is None else seen.acknowledged
     row = _Row(name, slave.broker_id, "slave", slave.address, end, acknowledged, lag, state)
     return row._replace(reason=slave.problem)

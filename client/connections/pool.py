@@ -41,6 +41,7 @@ from aerobee.remoting.errors import (
     RemotingUntrusted,
 )
 from aerobee.remoting.origin import Origin
+from aerobee.remoting.peers import naming
 
 Greet = Callable[[str, Caller], Awaitable[None]]
 OnRequest = Callable[[str, Caller, Command], None]
@@ -48,7 +49,7 @@ OnRequest = Callable[[str, Caller, Command], None]
 
 def client_error(address: str, error: RemotingError) -> ClientError:
     """The error of this folder for one of remoting/."""
-    text = f"{address}: {error}"
+    text = naming(address, str(error))
     if isinstance(error, RemotingClosed) and str(error).endswith(CloseReason.HTTP):
         text = (
             f"{address} speaks HTTP, not RocketMQ's protocol: it may be a broker's port for "

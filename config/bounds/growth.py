@@ -267,7 +267,8 @@ OTHERS: Final[Containers] = {
     "one a listener, a port or a task, by configuration": {
         "store/disk/store_place.py": "PlaceWatch._directories",
         "broker/lifecycle/daemon.py": "Daemon._undo",
-        "broker/cluster/registration/master_address.py": "MasterAddress._said",
+        "broker/cluster/registration/master_address.py": "MasterAddress._said "
+        "MasterAddress._unasked",
         "broker/cluster/registration/registration.py": "Registrar._links Registrar._tasks "
         "Registrar.errors Registrar.registered",
         "broker/background/scheduler.py": "Scheduler._tasks",

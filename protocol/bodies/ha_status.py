@@ -80,7 +80,8 @@ class MasterStatus(msgspec.Struct, frozen=True):
     """A slave's connection to its master: `address` of its port for slaves, empty without one; the
     end of the slave's log; the times of the epoch, in milliseconds, 0 when nothing was said. Ours
     do not know how much their master has synced (`synced`), and say 0. `problem` is why ours do not
-    follow, empty while they do."""
+    follow, empty while they do; `refusal` names the kind of what only a person can change, and is
+    empty where the slave is merely not connected."""
 
     address: str
     is_connected: bool
@@ -90,6 +91,7 @@ class MasterStatus(msgspec.Struct, frozen=True):
     bytes_a_second: int
     synced: int = 0
     problem: str = ""
+    refusal: str = ""
 
     def _members(self) -> dict[str, Any]:
         return {
@@ -101,6 +103,7 @@ class MasterStatus(msgspec.Struct, frozen=True):
             "maxOffset": self.end,
             "transferredByteInSecond": self.bytes_a_second,
             **({"problem": self.problem} if self.problem else {}),
+            **({"refusal": self.refusal} if self.refusal else {}),
         }
 
     @classmethod
@@ -114,18 +117,22 @@ class MasterStatus(msgspec.Struct, frozen=True):
             _number(members, "transferredByteInSecond"),
             _number(members, "masterFlushOffset"),
             text_member(members, "problem", ""),
+            text_member(members, "refusal", ""),
         )
 
 
 class HaStatus(msgspec.Struct, frozen=True):
     """A master says where its log ends and has slaves; a slave has a master. `copies` is how many
-    copies the slaves that are near enough are together: ours count those of one address once."""
+    copies the slaves that are near enough are together: ours count those of one address once.
+    `silent` are the connections at ours that have sent nothing yet, so that nobody knows whether
+    they speak TLS: a slave that compares before it asks is one of them."""
 
     end: int = 0
     slaves: tuple[SlaveStatus, ...] = ()
     master: MasterStatus | None = None
     copies: int = 0
     refused: tuple[RefusedSlave, ...] = ()
+    silent: tuple[str, ...] = ()
 
     @property
     def is_master(self) -> bool:
@@ -143,6 +150,7 @@ class HaStatus(msgspec.Struct, frozen=True):
                 "master": self.is_master,
                 "masterCommitLogMaxOffset": self.end,
                 **({"refusedSlaves": refused} if refused else {}),
+                **({"silentConnections": list(self.silent)} if self.silent else {}),
             }
         )
 
@@ -152,6 +160,7 @@ class HaStatus(msgspec.Struct, frozen=True):
         members = parse_body(body, "state of replication")
         slaves = list_member(members, "haConnectionInfo", _MOST_SLAVES)
         refused = list_member(members, "refusedSlaves", _MOST_SLAVES)
+        silent = list_member(members, "silentConnections", _MOST_SLAVES)
         return cls(
             _number(members, "masterCommitLogMaxOffset"),
             tuple(SlaveStatus._parse(one) for one in slaves),
@@ -160,4 +169,5 @@ class HaStatus(msgspec.Struct, frozen=True):
             else MasterStatus._parse(object_member(members, "haClientRuntimeInfo")),
             _number(members, "inSyncSlaveNums"),
             tuple(RefusedSlave._parse(one) for one in refused),
+            tuple(one for one in silent if isinstance(one, str)),
         )

@@ -148,6 +148,10 @@ class Arrivals:
     def __len__(self) -> int:
         return len(self._here)
 
+    def peers(self) -> list[tuple[str, int]]:
+        """The other ends of all arrivals."""
+        return [arrival.peer for arrival in self._here]
+
     def count_of(self, host: str) -> int:
         """Arrivals from one address."""
         return self._addresses[host]

@@ -51,6 +51,7 @@ class RefusalKind(enum.Enum):
     DIFFERS = "differs"
     ACCESS = "access"
     OWN_LOG = "own_log"
+    OTHER_PAIR = "other_pair"
 
 
 class Asked(NamedTuple):
@@ -88,11 +89,7 @@ async def compare(
         kind = RecordsOfBoth if found is None else SumsOfBoth
         return await _Comparison(master.address, log, ranges, settings, kind(master, ranges)).run()
     except MasterRefuses as error:
-        return Refused(
-            RefusalKind.ACCESS,
-            f"{error}. A slave needs an administrator's account of the master, whose keys stand in "
-            "conf/tools.yml here (aclToolsFile), read at the start",
-        )
+        return no_access(error)
     except RangeNotRead as error:
         return Refused(
             RefusalKind.OWN_LOG,
@@ -104,6 +101,15 @@ async def compare(
 
 
 # --- who it is ------------------------------------------------------------------------------------
+
+
+def no_access(error: MasterRefuses) -> Refused:
+    """The refusal of a slave whose account the master does not take."""
+    return Refused(
+        RefusalKind.ACCESS,
+        f"{error}. A slave needs an administrator's account of the master, whose keys stand in "
+        "conf/tools.yml here (aclToolsFile), read at the start",
+    )
 
 
 def itself(address: str) -> Refused:

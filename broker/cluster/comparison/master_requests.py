@@ -2,6 +2,7 @@
 
 A master of ours answers LOG_RANGES (31020). RocketMQ's answers it with code 3, and is asked by its
 own requests instead: 28 for the ends of its log, 26 for its names and sizes, 33 for single records.
+907 lists the connections to its port for slaves.
 
 `MasterRequests` says what the comparison needs (`comparing.py`); `RemoteMaster` asks over a
 connection. Loop thread only.
@@ -9,9 +10,11 @@ connection. Loop thread only.
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from aerobee.protocol.bodies.common import parse_kv_table
+from aerobee.protocol.bodies.ha_status import HaStatus
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, make_request
@@ -19,7 +22,7 @@ from aerobee.protocol.headers.client import ViewMessageHeader
 from aerobee.protocol.headers.log_ranges import LogRangesHeader, LogRangesResponse, decode_sums
 from aerobee.remoting.calling.caller import Caller
 from aerobee.remoting.errors import RemotingError
-from aerobee.remoting.peers import address_text
+from aerobee.remoting.peers import address_text, plain_address
 
 if TYPE_CHECKING:
     from aerobee.access.files.credentials import Credentials
@@ -88,6 +91,11 @@ class RemoteMaster:
     def address(self) -> str:
         return address_text(self._caller.peer)
 
+    @property
+    def peer(self) -> tuple[str, int]:
+        """Host and port of the master."""
+        return self._caller.peer
+
     async def range_sums(self, start: int, end: int, parts: int) -> RangeSums | None:
         header = LogRangesHeader(start, end, parts)
         answer = await self._ask(RequestCode.LOG_RANGES, header.to_ext())
@@ -130,6 +138,20 @@ class RemoteMaster:
         except (BadRequest, ValueError, KeyError) as error:
             raise self._unreadable(code, error) from error
 
+    async def has_connection(self, own: tuple[str, int]) -> bool | None:
+        """Whether the connection that comes from `own` is one to this master's port for slaves;
+        None from RocketMQ 4.9, which does not tell. Raises as all requests do."""
+        code = RequestCode.GET_BROKER_HA_STATUS
+        answer = await self._ask(code)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return None
+        try:
+            status = HaStatus.parse(self._check(answer, code).body)
+        except BadRequest as error:
+            raise self._unreadable(code, error) from error
+        there = *(one.address for one in status.slaves), *status.silent
+        return _socket_address(own) in {_socket_address(split_peer(one)) for one in there}
+
     async def record_at(self, log_offset: int) -> bytes | None:
         code = RequestCode.VIEW_MESSAGE_BY_ID
         answer = await self._ask(code, ViewMessageHeader(log_offset).to_ext())
@@ -163,6 +185,21 @@ class RemoteMaster:
             f"the answer of the master at {self.address} to request {int(code)} cannot be read: "
             f"{error if str(error) else repr(error)}"[:_REMARK_SHOWN]
         )
+
+
+def split_peer(text: str) -> tuple[str, int]:
+    """Host and port of a peer as a master has written it: RocketMQ's with a slash in front."""
+    host, _, port = text.lstrip("/").rpartition(":")
+    return host.strip("[]"), int(port) if port.isascii() and port.isdigit() else 0
+
+
+def _socket_address(address: tuple[str, int]) -> tuple[str, int]:
+    """One form for each address: both ends write IPv6 in their own ways."""
+    host, port = plain_address(address)
+    try:
+        return str(ip_address(host)), port
+    except ValueError:
+        return host, port
 
 
 def _is_refusal(answer: Command) -> bool:

@@ -28,6 +28,7 @@ from aerobee.broker.cluster.registration.broker_address import (
 from aerobee.config.errors import ConfigError
 from aerobee.config.model import BY_NAME, Settings
 from aerobee.config.setting_rules import is_master_address
+from aerobee.remoting.peers import naming
 
 log = logging.getLogger("aerobee.broker.registration")
 
@@ -52,8 +53,13 @@ class MasterAddress:
         given = settings.ha_master_address
         self._given = given if is_master_address(given) else None
         self._order = tuple(dict.fromkeys(servers))
-        # The answers of the name servers that are connected and know a master.
+        # The answers of the name servers that are connected and know a master; why the others could
+        # not be asked.
         self._said: dict[str, _Master] = {}
+        self._unasked: dict[str, str] = dict.fromkeys(self._order, "not asked yet")
+        self._name = settings.broker_name
+        #: The port for slaves by the name servers, whatever haMasterAddress says.
+        self.told_ha: str | None = None
         self.ha: str | None = self._given
         self.remoting: str | None = None if self._given is None else port_below(self._given)
         self.changes = 0
@@ -64,6 +70,25 @@ class MasterAddress:
         """Whether a name server knows a live master now."""
         return bool(self._said)
 
+    @property
+    def is_given(self) -> bool:
+        """Whether haMasterAddress says where the port for slaves is."""
+        return self._given is not None
+
+    @property
+    def unknown_because(self) -> str:
+        """Why `remoting` or `ha` is None, for people."""
+        if self.remoting is not None:
+            return f"the master at {self.remoting} has no port for slaves: it has to be open there"
+        reasons = "; ".join(naming(server, why) for server, why in self._unasked.items())
+        if not self._order:
+            return "the master is not known yet: no name server is configured"
+        if len(self._unasked) == len(self._order):
+            return f"the master is not known yet: no name server could be asked: {reasons}"
+        of_name = f"the name servers know no master of the name {self._name}"
+        rest = f", and not all could be asked: {reasons}" if reasons else ""
+        return f"the master is not known yet: {of_name}{rest}"
+
     async def wait_change(self, seen: int) -> int:
         """Wait until `changes` is not `seen` any more; returns it."""
         while self.changes == seen:
@@ -73,14 +98,19 @@ class MasterAddress:
     def heard(self, server: str, remoting: str | None, ha: str | None) -> None:
         """Take what a name server has answered; without `remoting` it knows no live master. A text
         that is no address counts as none."""
+        self._unasked.pop(server, None)
         if not is_address(remoting):
-            self.lost(server)
+            self._forget(server)
             return
         self._said[server] = _Master(remoting, ha if is_address(ha) else None)
         self._choose()
 
-    def lost(self, server: str) -> None:
-        """Pass over what this name server has said: it is not connected, or knows no master."""
+    def lost(self, server: str, why: str = "not connected") -> None:
+        """Pass over what this name server has said: it cannot be asked."""
+        self._unasked[server] = why
+        self._forget(server)
+
+    def _forget(self, server: str) -> None:
         if self._said.pop(server, None) is not None:
             self._choose()
 
@@ -88,6 +118,7 @@ class MasterAddress:
         master = next((self._said[one] for one in self._order if one in self._said), None)
         if master is None:
             return
+        self.told_ha = master.ha
         remoting, ha = master.remoting, self._given or master.ha
         if (remoting, ha) == (self.remoting, self.ha):
             return

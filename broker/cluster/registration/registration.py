@@ -219,7 +219,7 @@ class Registrar:
         self.registered[link.server] = link.registered
         self.errors[link.server] = link.error
         if not link.registered:
-            self.master.lost(link.server)
+            self.master.lost(link.server, link.error or "not registered there")
 
     def link_answered(self, link: NameServerLink, answer: Command) -> None:
         """Take over the master and the order topics of the answer to a registration of all

@@ -14,6 +14,7 @@ import asyncio
 from typing import Protocol, cast
 
 from aerobee.protocol.replication import HEAD_BYTES, BadReplication, decode_head, encode_report
+from aerobee.remoting.peers import plain_address
 from aerobee.store.errors import StoreError
 from aerobee.store.log.replication.appender import Appender
 
@@ -29,7 +30,8 @@ _UNSERVED = (
     "the master has closed the connection before it sent anything: its /ready says why, in the "
     "note 'slaves are served'. Most often it does not admit this slave, whose connection comes "
     "from {own}: add that address to haSlaveAddresses (replication.ha_slave_addresses) of the "
-    "master. A master that takes TLS only wants tls.outgoing here"
+    "master. A master that takes TLS only wants tls.outgoing here. haMasterAddress, where it is "
+    "set, has to be the master's port for slaves"
 )
 
 
@@ -52,7 +54,9 @@ class BlockReader(asyncio.BufferedProtocol):
         self._follows = follows
         self._asked = False
         self._transport: asyncio.Transport | None = None
-        self._own_host = "this machine"
+        #: The ends of the connection, once it is open; without a socket they have no name.
+        self.own: tuple[str, int] = ("this machine", 0)
+        self.peer: tuple[str, int] = ("", 0)
         # Small blocks are gathered, as many as have come; those bytes are behind `_taken`.
         self._gathered = memoryview(bytearray(_GATHERED_BYTES))
         self._taken = self._filled = 0
@@ -70,9 +74,9 @@ class BlockReader(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         # A socket that is gone by now has no name.
-        sockname = transport.get_extra_info("sockname")
-        if sockname:
-            self._own_host = str(sockname[0])
+        sockname, peername = map(transport.get_extra_info, ("sockname", "peername"))
+        if sockname and peername:
+            self.own, self.peer = plain_address(sockname), plain_address(peername)
 
     def ask(self, log_offset: int) -> None:
         """Ask the master for the log from `log_offset` on."""
@@ -82,7 +86,7 @@ class BlockReader(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.received_bytes:
-            self._end(_UNSERVED.format(own=self._own_host))
+            self._end(_UNSERVED.format(own=self.own[0]))
         else:
             self._end(str(exc) if exc is not None else "the master has closed the connection")
 

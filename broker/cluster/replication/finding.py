@@ -2,7 +2,8 @@
 
 The name servers, or haMasterAddress, say where the master is. The comparison asks it over its port
 for clients, on a connection of its own that is closed afterwards: it is made anew each time the
-slave connects, which is seldom.
+slave connects, which is seldom. The log has to come from the master that was compared with
+(`comparison/log_route.py`).
 """
 
 from __future__ import annotations
@@ -10,8 +11,13 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING
 
-from aerobee.broker.cluster.comparison.comparing import Asked, Refused, compare, itself
-from aerobee.broker.cluster.comparison.master_requests import MasterUnreachable, RemoteMaster
+from aerobee.broker.cluster.comparison.comparing import Asked, Refused, compare, itself, no_access
+from aerobee.broker.cluster.comparison.log_route import LogConnection, other_pair
+from aerobee.broker.cluster.comparison.master_requests import (
+    MasterRefuses,
+    MasterUnreachable,
+    RemoteMaster,
+)
 from aerobee.broker.cluster.registration.master_address import (
     MasterAddress,
     is_own_address,
@@ -53,6 +59,11 @@ class MasterFinder:
         self._credentials = credentials
         self._shared = caller_set(name="comparison")
 
+    @property
+    def unknown_because(self) -> str:
+        """Why `address` is None, for people."""
+        return self._master.unknown_because
+
     def address(self) -> tuple[str, int] | Refused | None:
         """The master's HA port; None while no master is known."""
         remoting, ha = self._master.remoting, self._master.ha
@@ -62,8 +73,8 @@ class MasterFinder:
             return itself(remoting)
         return split_address(ha)
 
-    async def compare(self) -> Asked | Refused:
-        """The log offset to ask the master for. Raises MasterUnreachable."""
+    async def compare(self, connection: LogConnection) -> Asked | Refused:
+        """The log offset to ask the master for over `connection`. Raises MasterUnreachable."""
         host, port = split_address(self._master.remoting or "")
         try:
             caller = await Caller.connect(
@@ -73,7 +84,12 @@ class MasterFinder:
             raise MasterUnreachable(str(error)) from error
         try:
             master = RemoteMaster(caller, _ANSWER_S, self._credentials)
-            return await compare(master, self._store, self._settings, frozenset(self._own))
+            found = await compare(master, self._store, self._settings, frozenset(self._own))
+            if isinstance(found, Asked):
+                return await other_pair(master, connection, self._master) or found
+            return found
+        except MasterRefuses as error:
+            return no_access(error)
         except MasterUnreachable as error:
             if not isinstance(error.__cause__, RemotingClosed):
                 raise

@@ -291,6 +291,10 @@ class HaPort:
             )
         return sorted(found, key=lambda one: one.address)
 
+    def silent_peers(self) -> list[tuple[str, int]]:
+        """The connections that have sent nothing yet, where they may be TLS or not."""
+        return [] if self._arrivals is None else self._arrivals.peers()
+
     def refused_slaves(self) -> list[tuple[str, str]]:
         """The addresses of slaves that were refused in the last minute, and why."""
         since = self._loop.time() - _REFUSED_S

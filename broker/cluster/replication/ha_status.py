@@ -40,6 +40,7 @@ def _of_slaves(port: HaPort, end: int) -> HaStatus:
         tuple(_of_slave(one) for one in port.figures()),
         copies=port.near,
         refused=tuple(RefusedSlave(host, text) for host, text in port.refused_slaves()),
+        silent=tuple(address_text(peer) for peer in port.silent_peers()),
     )
 
 
@@ -64,6 +65,7 @@ def _of_master(link: MasterLink, end: int) -> MasterStatus:
         _ms_ago(link.told_ago_s),
         link.rate.bytes_a_second,
         problem=link.problem or "",
+        refusal=link.refusal or "",
     )
 
 

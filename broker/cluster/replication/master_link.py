@@ -22,6 +22,7 @@ from collections import Counter
 from typing import Protocol
 
 from aerobee.broker.cluster.comparison.comparing import Asked, RefusalKind, Refused
+from aerobee.broker.cluster.comparison.log_route import LogConnection
 from aerobee.broker.cluster.comparison.master_requests import MasterUnreachable
 from aerobee.broker.cluster.replication.block_reader import BlockReader, Follows
 from aerobee.broker.cluster.replication.rates import Rate
@@ -56,8 +57,12 @@ class Finder(Protocol):
     def address(self) -> tuple[str, int] | Refused | None:
         """The HA port of the master; None while no master is known."""
 
-    async def compare(self) -> Asked | Refused:
-        """The log offset to ask the master for. Raises MasterUnreachable."""
+    @property
+    def unknown_because(self) -> str:
+        """Why `address` is None, for people."""
+
+    async def compare(self, connection: LogConnection) -> Asked | Refused:
+        """The log offset to ask the master for over `connection`. Raises MasterUnreachable."""
 
 
 class MasterLink:
@@ -87,6 +92,9 @@ class MasterLink:
         self.master = ""
         #: Why nothing is taken now; None while something is.
         self.problem: str | None = "the master is not known yet"
+        #: The kind of refusal, None while this slave refuses nothing. It stays while the slave
+        #: looks again.
+        self.refusal: str | None = None
         self.connections = 0
         #: How often the master was not followed, by the reason.
         self.refusals: Counter[str] = Counter()
@@ -132,7 +140,7 @@ class MasterLink:
         address = self._finder.address()
         if address is None:
             self.step = Step.FINDING
-            self._note("the master is not known yet: the name servers know none of this name")
+            self._note(self._finder.unknown_because)
             return _LOOK_S
         if isinstance(address, Refused):
             return self._refused(address)
@@ -151,7 +159,7 @@ class MasterLink:
         self._reader = reader
         try:
             # Only now: a master that has restarted since is another one, and its connection ended.
-            asked = await self._finder.compare()
+            asked = await self._finder.compare(reader)
         except MasterUnreachable as error:
             self._leave("not compared")
             self._note(f"the master cannot be compared with: {error}")
@@ -164,7 +172,7 @@ class MasterLink:
     def _refused(self, refused: Refused) -> float:
         self.step = Step.REFUSED
         self.refusals[refused.kind.value] += 1
-        self._note(refused.text)
+        self._note(refused.text, refused.kind.value)
         return _REFUSED_S
 
     def _unreachable(self, address: tuple[str, int], error: OSError) -> float:
@@ -183,7 +191,7 @@ class MasterLink:
             self.step = Step.FINDING
             self._note(reader.closed.result())
             return _FAILED_S
-        self.step, self.problem = Step.TAKING, None
+        self.step, self.problem, self.refusal = Step.TAKING, None, None
         self.master = address_text(address)
         self.connections += 1
         log.info("following master=%s from=%d", self.master, start)
@@ -243,7 +251,7 @@ class MasterLink:
         """Damaged places of the master's log that were passed over."""
         return self._appender.gaps
 
-    def _note(self, problem: str) -> None:
+    def _note(self, problem: str, refusal: str | None = None) -> None:
         if problem != self.problem:
             log.warning("not following the master why=%s", problem)
-        self.problem = problem
+        self.problem, self.refusal = problem, refusal

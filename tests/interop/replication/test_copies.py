@@ -16,7 +16,7 @@ from tests.interop.kit import require
 from tests.interop.peers import PEERS
 from tests.interop.processes import wait_until
 from tests.interop.replication.load import NO_SLAVE, SEND_OK, SLAVE_TIMEOUT, load
-from tests.interop.replication.pairs import PAIRS, Kinds, Pair, pair_of
+from tests.interop.replication.pairs import JAVA, OURS, PAIRS, Kinds, Pair, log_end, pair_of
 from tests.interop.replication.stored_files import check_logs_equal, check_queues_equal
 
 COUNT = campaign.size("replicated")
@@ -58,6 +58,29 @@ def test_a_slave_has_all_of_its_master(kinds: Kinds, tmp_path: Path) -> None:
         check_logs_equal(pair.master, pair.slave, end, least_segments=6)
         queues = check_queues_equal(pair.master, pair.slave)
         assert {f"{TOPIC}/{queue}" for queue in range(QUEUES)} < queues.keys()
+
+
+@pytest.mark.parametrize("kinds", [Kinds(JAVA, OURS), Kinds(OURS, OURS)], ids="-".join)
+def test_a_given_address_has_to_be_that_of_the_compared_master(
+    kinds: Kinds, tmp_path: Path
+) -> None:
+    with pair_of(tmp_path, kinds) as pair:
+        pair.master.start()
+        pair.master.create_topic(TOPIC, QUEUES)
+        load(pair.master, TOPIC, QUEUES, 50, prefix="given", chance=campaign.rng("given"))
+        # The port for clients takes connections, but serves no slaves.
+        given = pair.slave.shape.extra
+        given["haMasterAddress"] = f"127.0.0.1:{pair.master.port}"
+        pair.slave.start()
+        wait_until(
+            lambda: "another pair" in pair.slave.children[-1].tail(), 30, "the slave refuses", 0.1
+        )
+        assert log_end(pair.slave) == 0
+        pair.slave.stop()
+        given["haMasterAddress"] = f"localhost:{pair.master.port + 1}"
+        pair.slave.start()
+        end = pair.wait_level()
+        check_logs_equal(pair.master, pair.slave, end, least_segments=1)
 
 
 @contextmanager

@@ -28,9 +28,16 @@ def _master(
 
 
 def of_slave(
-    broker_id: int, host: str, end: int, *, connected: bool = True, problem: str = ""
+    broker_id: int,
+    host: str,
+    end: int,
+    *,
+    connected: bool = True,
+    problem: str = "",
+    refusal: str = "",
 ) -> _Asked:
-    seen = MasterStatus("10.0.0.1:10912", connected, end, 0, 0, 0, problem=problem)
+    connected = connected and not refusal
+    seen = MasterStatus("10.0.0.1:10912", connected, end, 0, 0, 0, 0, problem, refusal)
     status = HaStatus(master=seen)
     return _Asked(broker_id, f"{host}:10911", BrokerHa(end, status), None)
 
@@ -72,7 +79,7 @@ def test_slaves_of_one_host_are_not_told_apart() -> None:
     )
     assert found[1:] == [
         (1, "slave", 900, None, 100, "follows"),
-        (2, "slave", 800, None, 200, "does not follow"),
+        (2, "slave", 800, None, 200, "not connected to its master"),
         (None, "slave", None, 900, 100, "near enough, by its connection"),
         (None, "slave", None, 800, 200, "near enough, by its connection"),
     ]
@@ -90,15 +97,34 @@ def test_slaves_of_one_address_are_shown_as_the_copies_that_they_count_as(
 
 
 def test_a_slave_that_is_ahead_has_no_lag_and_says_how_far_it_is_ahead() -> None:
-    ahead = of_slave(1, "10.0.0.2", 1100, connected=False, problem="has messages that")
-    assert shown(of_master(), ahead)[1:] == [
-        (1, "slave", 1100, None, None,
-         "not connected to its master, 100 bytes ahead of its master"),
-    ]  # fmt: skip
+    ahead = of_slave(1, "10.0.0.2", 1100, problem="has messages that", refusal="ahead")
+    state = "does not follow, 100 bytes ahead of its master"
     # The connection of another slave is not taken for its own.
-    assert shown(of_master(seen("10.0.0.9:4000", 1000)), ahead)[1] == (
-        1, "slave", 1100, None, None, "does not follow, 100 bytes ahead of its master",
-    )  # fmt: skip
+    for master in (of_master(), of_master(seen("10.0.0.9:4000", 1000))):
+        assert shown(master, ahead)[1] == (1, "slave", 1100, None, None, state)
+
+
+@pytest.mark.parametrize("end", [900, 1000, 1100])
+def test_logs_that_differ_have_no_lag(end: int) -> None:
+    """Their ends say nothing of each other, whichever is larger."""
+    for kind in ("differs", "other_pair"):
+        differs = of_slave(1, "10.0.0.2", end, problem="differs from", refusal=kind)
+        assert shown(of_master(), differs)[1] == (1, "slave", end, None, None, "does not follow")
+
+
+def test_who_is_not_connected_who_is_refused_and_who_does_not_follow_are_told_apart() -> None:
+    silent = _Asked(0, MASTER, None, NetworkError("no connection"))
+    away = of_slave(1, "10.0.0.2", 900, connected=False, problem="cannot connect")
+    for master in (silent, of_master()):
+        assert shown(master, away)[1][-1] == "not connected to its master"
+    refusing = of_slave(1, "10.0.0.2", 900, problem="of the cluster", refusal="cluster")
+    for master in (silent, of_master()):
+        assert shown(master, refusing)[1][-1] == "does not follow"
+    refused = _master((), 0, (RefusedSlave("10.0.0.2", "it is not admitted"),))
+    assert shown(refused, away)[1][-1] == "refused by its master"
+    # Nobody has compared these logs, so nobody knows whether one is ahead.
+    past = of_slave(1, "10.0.0.2", 1100, connected=False, problem="cannot connect")
+    assert shown(of_master(), past)[1][-2:] == (None, "not connected to its master")
 
 
 def test_reasons_stand_beside_those_whom_they_are_about() -> None:
@@ -160,5 +186,5 @@ def test_who_does_not_answer_is_in_the_list() -> None:
     ]
     # Slaves alone: their master is gone.
     assert shown(of_slave(1, "10.0.0.2", 900, connected=False)) == [
-        (1, "slave", 900, None, None, "does not follow")
+        (1, "slave", 900, None, None, "not connected to its master")
     ]

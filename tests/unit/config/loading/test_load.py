@@ -464,6 +464,14 @@ def test_replication_that_cannot_work_stops_the_start(
     ("text", "warning"),
     [
         (_SLAVE + "haMasterAddress=a:1\n", "haMasterAddress a:1 is ignored"),
+        (
+            _SLAVE + "haMasterAddress=10.0.0.1:9876\n",
+            "haMasterAddress 10.0.0.1:9876 has the port of",
+        ),
+        (
+            _SLAVE + "haMasterAddress=10.0.0.1:10911\n",
+            "haMasterAddress 10.0.0.1:10911 has the port",
+        ),
         (_SLAVE.replace("brokerName=b-a\n", ""), "a slave has the name of its master"),
         (_SLAVE.replace("namesrvAddr", "#"), "nobody tells this slave where its master is"),
     ],

@@ -69,6 +69,33 @@ def test_a_master_whose_port_for_slaves_is_closed_has_no_such_address() -> None:
     assert both(found) == ("a:10911", None)
 
 
+def test_name_servers_that_cannot_be_asked_are_told_apart_from_those_that_know_no_master() -> None:
+    found = master(broker_name="broker-a")
+    assert "no name server could be asked: ns-1:9876: not asked yet; ns-2" in found.unknown_because
+    found.lost(ONE, "cannot connect to ns-1:9876: Connection refused")
+    assert ": cannot connect to ns-1:9876: Connection refused; ns-2" in found.unknown_because
+    found.heard(TWO, None, None)
+    assert found.unknown_because == (
+        "the master is not known yet: the name servers know no master of the name broker-a, and "
+        "not all could be asked: cannot connect to ns-1:9876: Connection refused"
+    )
+    found.heard(ONE, None, None)
+    assert found.unknown_because.endswith("know no master of the name broker-a")
+    found.heard(ONE, "a:10911", "")
+    assert found.unknown_because.startswith("the master at a:10911 has no port for slaves")
+    alone = MasterAddress(Settings.for_tests())
+    assert alone.unknown_because.endswith("no name server is configured")
+
+
+def test_the_address_that_the_name_servers_tell_is_known_beside_the_given_one() -> None:
+    found = master(ha_master_address="given:10912")
+    assert (found.is_given, found.told_ha) == (True, None)
+    found.heard(ONE, "a:10911", "a:10912")
+    found.heard(ONE, None, None)
+    assert (found.ha, found.told_ha) == ("given:10912", "a:10912")
+    assert not master().is_given
+
+
 @pytest.mark.parametrize(
     "text", ["a", "a:", ":1", "a:0", "a:65536", "a:x", "a\n:1", "a" * 300 + ":1"]
 )

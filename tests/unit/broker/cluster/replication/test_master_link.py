@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker.cluster.comparison.comparing import Asked, RefusalKind, Refused
+from aerobee.broker.cluster.comparison.log_route import LogConnection
 from aerobee.broker.cluster.replication import master_link
 from aerobee.broker.cluster.replication.master_link import MasterLink, Step
 from aerobee.broker.cluster.replication.replication import Replication
@@ -39,7 +40,9 @@ class Slave:
     def address(self) -> tuple[str, int] | Refused | None:
         return "127.0.0.1", self.port
 
-    async def compare(self) -> Asked | Refused:
+    unknown_because = "the master is not known yet"
+
+    async def compare(self, connection: LogConnection) -> Asked | Refused:
         if self.compared is not None:
             await self.compared.wait()
         return self.answer or Asked(self.store.marks.written or 1)
@@ -214,9 +217,11 @@ async def test_a_refusal_stands_until_it_is_lifted(
             one.close("a test")
         await until(lambda: slave.link.step is Step.REFUSED)
         assert slave.link.problem == "another cluster: 'a' here, 'b' there"
+        assert slave.link.refusal == "cluster"
         slave.answer = None
         master.put(3)
         await until(lambda: slave.store.marks.written == master.store.marks.written)
+        assert slave.link.refusal is None
 
 
 async def test_a_slave_that_is_not_admitted_hears_where_to_look(tmp_path: Path) -> None:
