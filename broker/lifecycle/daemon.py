@@ -486,7 +486,13 @@ class Daemon:
             "files away",
         )
         if self.core.replication is not None:
-            note_replication(self.health, settings, self.core.role, self.core.replication)
+            note_replication(
+                self.health,
+                settings,
+                self.core.role,
+                self.core.replication,
+                lambda: self.store.min_log_offset,
+            )
         if self.core.access is not None:
             self._note_accounts("accounts", self.core.access)
         if (certificates := self._certificates) is not None:

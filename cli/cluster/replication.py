@@ -41,7 +41,7 @@ class _Row(NamedTuple):
     acknowledged: int | None
     lag: int | None
     state: str
-    #: Why slaves are refused, or why this slave does not follow.
+    #: Why slaves are refused, or why this slave does not follow, or what it lacks at its beginning.
     reason: str | None = None
 
     @property
@@ -132,7 +132,10 @@ def _rows(name: str, asked: list[_Asked]) -> list[_Row]:
     matched = _matched([one for one in slaves if not one.does_not_follow], connected or ())
     end = None if master is None or master.found is None else master.found.end
     for slave in slaves:
-        rows.append(_of_slave(name, slave, matched.get(slave.address), end, connected))
+        row = _of_slave(name, slave, matched.get(slave.address), end, connected)
+        lacking = _lacks_old(slave, master)
+        told = [text for text in (row.reason, lacking) if text is not None]
+        rows.append(row._replace(reason="; ".join(told) or None))
     taken = [one.address for one in matched.values()]
     for one in connected or ():
         # A connection whose slave cannot be told is shown as it is.
@@ -193,6 +196,19 @@ def _of_slave(
     acknowledged = None if seen is None else seen.acknowledged
     row = _Row(name, slave.broker_id, "slave", slave.address, end, acknowledged, lag, state)
     return row._replace(reason=slave.problem)
+
+
+def _lacks_old(slave: _Asked, master: _Asked | None) -> str | None:
+    """What a slave lacks at the beginning of its master's log; None without that."""
+    if slave.found is None or master is None or master.found is None:
+        return None
+    own, of_master = slave.found.begins, master.found.begins
+    if own <= of_master:
+        return None
+    return (
+        f"its log begins at {own}, its master's at {of_master}: it has deleted, or was never "
+        f"given, the oldest {own - of_master} bytes"
+    )
 
 
 def _of_connection(name: str, seen: SlaveStatus) -> _Row:
