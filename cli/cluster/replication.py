@@ -199,7 +199,7 @@ def _of_slave(
 
 
 def _lacks_old(slave: _Asked, master: _Asked | None) -> str | None:
-    """What a slave lacks at the beginning of its master's log; None without that."""
+    """Says how much of the beginning of its master's log a slave lacks; None without that."""
     if slave.found is None or master is None or master.found is None:
         return None
     own, of_master = slave.found.begins, master.found.begins
