@@ -87,11 +87,12 @@ _TEMPLATE_TOPIC: Final = "TBW102"
 
 
 class BrokerHa(NamedTuple):
-    """How far one broker's log is; `status` is None where it does not tell of replication, as
-    RocketMQ 4.9 does not."""
+    """How far one broker's log is, and where it begins; `status` is None where it does not tell of
+    replication, as RocketMQ 4.9 does not."""
 
     end: int
     status: HaStatus | None
+    begins: int = 0
 
 
 class Admin(OffsetsRole):
@@ -571,17 +572,18 @@ class Admin(OffsetsRole):
             return parse_kv_table(answer.body)
 
     async def ha_state(self, address: str) -> BrokerHa:
-        """The end of a broker's log, and what it tells of its slaves or its master."""
+        """The ends of a broker's log, and what it tells of its slaves or its master."""
         found = await self.runtime_info(address)
         with reading(address):
             end = int(found["commitLogMaxOffset"])
+            begins = int(found.get("commitLogMinOffset", 0))
         answer = await self._session.call(
             address, RequestCode.GET_BROKER_HA_STATUS, accept=_TOLD_OR_NOT
         )
         if answer.code != ResponseCode.SUCCESS:
-            return BrokerHa(end, None)
+            return BrokerHa(end, None, begins)
         with reading(address):
-            return BrokerHa(end, HaStatus.parse(answer.body))
+            return BrokerHa(end, HaStatus.parse(answer.body), begins)
 
 
 def _property(text: str) -> str:

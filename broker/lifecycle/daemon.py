@@ -452,6 +452,12 @@ class Daemon:
     async def _leave_name_servers(self) -> None:
         await self.registrar.stop(returns=self._returns)
 
+    def _note_replication(self) -> None:
+        health, settings, core = self.health, self.settings, self.core
+        if core.replication is not None:
+            first = lambda: self.store.min_log_offset  # noqa: E731 - asked each time
+            note_replication(health, settings, core.role, core.replication, first)
+
     def _start_checks(self, scheduler: Scheduler, monitor: LoopMonitor) -> None:
         settings = self.settings
         self.health.add(
@@ -468,7 +474,10 @@ class Daemon:
         self.health.add(
             "disk",
             disk_probe(
-                self.store.log_directories, self.store.queue_directory, settings.disk_warning_ratio
+                self.store.log_directories,
+                self.store.queue_directory,
+                settings.disk_warning_ratio,
+                is_slave=lambda: self.core.role.is_slave,
             ),
             "free space, or lower fileReservedTime; aerobee store retention says what would go",
         )
@@ -485,8 +494,7 @@ class Daemon:
             "what only those files held is not served; restore it if it is needed, then move the "
             "files away",
         )
-        if self.core.replication is not None:
-            note_replication(self.health, settings, self.core.role, self.core.replication)
+        self._note_replication()
         if self.core.access is not None:
             self._note_accounts("accounts", self.core.access)
         if (certificates := self._certificates) is not None:

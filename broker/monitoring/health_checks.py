@@ -255,6 +255,8 @@ def disk_probe(
     queue_directory: str,
     full_ratio: float,
     disk_space: Callable[[str], DiskSpace] | None = None,
+    *,
+    is_slave: Callable[[], bool] = lambda: False,
 ) -> Probe:
     """Checks that the disks are less full than sends are refused at (store/disk/disk_watch.py)."""
     ask = disk_space or Files().disk_space
@@ -269,7 +271,7 @@ def disk_probe(
                     return Problem(f"{path} is not there any more", _PUT_BACK)
                 return f"the file system of {path} cannot be asked: {error}"
         full = full_directories(ratios, log_directories, queue_directory, full_ratio)
-        return refusal_text(full, full_ratio) if full else None
+        return refusal_text(full, full_ratio, is_slave=is_slave()) if full else None
 
     return probe
 

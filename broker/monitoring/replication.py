@@ -13,7 +13,7 @@ on serving. A slave whose own store takes no writes is not ready, by the check o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from aerobee.broker.monitoring.health_checks import HealthChecks, Probe
@@ -35,7 +35,10 @@ def replication(settings: Settings, role: Role, parts: Replication | None) -> It
     yield Row("aerobee_role", {one: int(one == role.name) for one in _ROLES},
               "1 for the role that this broker has", "role")  # fmt: skip
     yield from _slaves(settings, role, None if parts is None else parts.port)
-    yield from _master(None if parts is None else parts.link)
+    yield from _master(
+        None if parts is None else parts.link,
+        None if parts is None or parts.tables is None else parts.tables.master_first,
+    )
 
 
 def promised_slaves(settings: Settings, role: Role) -> int:
@@ -80,7 +83,7 @@ def _slaves(settings: Settings, role: Role, port: HaPort | None) -> Iterator[Row
         yield from under([row], slave=address)
 
 
-def _master(link: MasterLink | None) -> tuple[Row, ...]:
+def _master(link: MasterLink | None, first: int | None) -> tuple[Row, ...]:
     steps = {} if link is None else {step.value: int(step is link.step) for step in type(link.step)}
     return (
         Row("aerobee_master_link_state", steps, "1 for what the slave is about", "state"),
@@ -96,6 +99,8 @@ def _master(link: MasterLink | None) -> tuple[Row, ...]:
             "Time since a master was heard last"),
         Row("aerobee_master_gaps_total", None if link is None else link.gaps,
             "Damaged places of the master's log that were passed over"),
+        Row("aerobee_master_oldest_bytes", first,
+            "Log offset where the master's log begins, as the slave heard last"),
     )  # fmt: skip
 
 
@@ -103,10 +108,14 @@ def _master(link: MasterLink | None) -> tuple[Row, ...]:
 
 
 def note_replication(
-    health: HealthChecks, settings: Settings, role: Role, parts: Replication
+    health: HealthChecks,
+    settings: Settings,
+    role: Role,
+    parts: Replication,
+    first: Callable[[], int],
 ) -> None:
     """Add the notes of a broker that has a port for slaves. Each is shown only while the broker has
-    the role that it is about."""
+    the role that it is about. `first` says where this broker's log begins."""
     health.note(
         "slaves are served",
         parts.port.problem,
@@ -127,6 +136,33 @@ def note_replication(
         "the reason says what differs or who does not answer; docs/operations.md explains each",
         applies=lambda: role.is_slave,
     )
+    health.note(
+        "has its master's old messages",
+        old_messages_probe(
+            first, lambda: None if parts.tables is None else parts.tables.master_first
+        ),
+        "if the reason is a full disk, give this slave's disk room. What is deleted does not come "
+        "back by itself: to have it, empty this slave's store, and it copies all; "
+        "docs/operations.md, 'Old messages, and full disks'",
+        applies=lambda: role.is_slave,
+    )
+
+
+def old_messages_probe(first: Callable[[], int], master_first: Callable[[], int | None]) -> Probe:
+    """Checks that the log of this slave, which begins at `first`, begins where its master's does,
+    as far as the master has told. Each deletes by its own disk and its own settings."""
+
+    def probe() -> str | None:
+        own, of_master = first(), master_first()
+        if of_master is None or own <= of_master:
+            return None
+        return (
+            f"this slave's log begins at {own}, its master's at {of_master}: the oldest "
+            f"{own - of_master} bytes of the master's messages are not here. This slave has "
+            "deleted them, by its own disk or settings, or it was not given them at its start"
+        )
+
+    return probe
 
 
 def copies_probe(settings: Settings, role: Role, port: HaPort) -> Probe:

@@ -44,7 +44,7 @@ class _Row(NamedTuple):
     acknowledged: int | None
     lag: int | None
     state: str
-    #: Why slaves are refused, or why this slave does not follow.
+    #: Why slaves are refused, or why this slave does not follow, or what it lacks at its beginning.
     reason: str | None = None
 
     @property
@@ -145,7 +145,9 @@ def _rows(name: str, asked: list[_Asked]) -> list[_Row]:
         row = _of_slave(name, slave, matched.get(slave.address), end, connected)
         if slave.does_not_follow and not slave.refusal and _host(slave.address) in refused:
             row = row._replace(state="refused by its master")
-        rows.append(row)
+        lacking = _lacks_old(slave, master)
+        told = [text for text in (row.reason, lacking) if text is not None]
+        rows.append(row._replace(reason="; ".join(told) or None))
     taken = [one.address for one in matched.values()]
     for one in connected or ():
         # A connection whose slave cannot be told is shown as it is.
@@ -211,6 +213,19 @@ def _of_slave(
     acknowledged = None if seen is None else seen.acknowledged
     row = _Row(name, slave.broker_id, "slave", slave.address, end, acknowledged, lag, state)
     return row._replace(reason=slave.problem)
+
+
+def _lacks_old(slave: _Asked, master: _Asked | None) -> str | None:
+    """Says how much of the beginning of its master's log a slave lacks; None without that."""
+    if slave.found is None or master is None or master.found is None:
+        return None
+    own, of_master = slave.found.begins, master.found.begins
+    if own <= of_master:
+        return None
+    return (
+        f"its log begins at {own}, its master's at {of_master}: it has deleted, or was never "
+        f"given, the oldest {own - of_master} bytes"
+    )
 
 
 def _of_connection(name: str, seen: SlaveStatus) -> _Row:

@@ -35,11 +35,13 @@ _SIZE = struct.Struct(">I")
 
 class ReplicaTablesResponse(Header):
     """The tables were copied while the end of the log was between these two log offsets: they know
-    of nothing behind the second, and of all before the first."""
+    of nothing behind the second, and of all before the first. `log_first` is where the master's
+    log begins; None from a master that does not tell."""
 
     log_begin: Int64
     log_end: Int64
     more: bool = False
+    log_first: Int64 | None = None
 
 
 def versions_of(ext: Mapping[str, str]) -> dict[str, str]:

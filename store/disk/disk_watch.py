@@ -55,7 +55,9 @@ class DiskWatch:
             self.ratios, self._log_directories, self._queue_directory, self._warning_ratio
         )
         if full:
-            self._health.refuse(DISK_USED, refusal_text(full, self._warning_ratio))
+            is_slave = self._health.copies_only
+            text = refusal_text(full, self._warning_ratio, is_slave=is_slave)
+            self._health.refuse(DISK_USED, text)
         elif self.ratios:
             self._health.allow(DISK_USED)
 
@@ -83,9 +85,15 @@ def full_directories(
     return {queue_directory: ratio} if ratio > warning_ratio else {}
 
 
-def refusal_text(full: dict[str, float], warning_ratio: float) -> str:
-    """The refusal of a send: which path, how full, which setting."""
+def refusal_text(full: dict[str, float], warning_ratio: float, *, is_slave: bool) -> str:
+    """The refusal of a send: which path, how full, which setting. A slave refuses none."""
     paths = ", ".join(f"the disk of {path} is {ratio:.1%} full" for path, ratio in full.items())
+    if is_slave:
+        return (
+            f"{paths}, above {warning_ratio:.0%} (disk_warning_ratio, diskSpaceWarningLevelRatio): "
+            "this slave takes its master's log until there is no room, and deletes its own oldest "
+            "segments meanwhile; as a master it would refuse sends"
+        )
     return (
         f"{paths}; sends are refused above {warning_ratio:.0%} (disk_warning_ratio, "
         "diskSpaceWarningLevelRatio) and resume by themselves below"

@@ -293,7 +293,7 @@ class Reput:
             self._health.refuse(
                 DISK_FULL,
                 f"{want}: the queues in {self._dispatcher.directory} or the index cannot be "
-                f"written ({error}). Sends resume by themselves when that has passed.",
+                f"written ({error}). The store goes on by itself when that has passed.",
             )
         else:
             self._health.poison("writing consume queues or index", error)

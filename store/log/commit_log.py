@@ -402,7 +402,9 @@ class CommitLog:
         try:
             last.activate(last.wrote)
         except OSError as error:
-            raise self._no_segment(refusal(last.path, error)) from error
+            raise self._no_segment(
+                refusal(last.path, error, copies_only=self._health.copies_only)
+            ) from error
         self.problem = None
 
     def _take(self, start: int) -> MappedFile:
@@ -418,7 +420,9 @@ class CommitLog:
         except StoreError as error:
             raise self._no_segment(error) from error
         except OSError as error:
-            raise self._no_segment(refusal(str(error.filename), error)) from error
+            raise self._no_segment(
+                refusal(str(error.filename), error, copies_only=self._health.copies_only)
+            ) from error
         if segment is not None:
             self._stats.segments_created += 1
             self.problem = None
@@ -456,7 +460,9 @@ class CommitLog:
         except OSError as error:
             if is_passing(error):
                 # On some file systems reserved blocks do not help. Nothing was moved.
-                raise self._no_segment(refusal(segment.path, error)) from error
+                raise self._no_segment(
+                    refusal(segment.path, error, copies_only=self._health.copies_only)
+                ) from error
             self._health.poison(f"writing {segment.path}", error)
             assert self._health.broken is not None
             raise self._health.broken from error

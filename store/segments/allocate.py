@@ -39,6 +39,8 @@ log = logging.getLogger("aerobee.store.allocate")
 #: How long a writer waits for a segment that is not ready yet (store/FORMAT.md 1.3).
 TAKE_TIMEOUT_S = 5.0
 _RETRY_PAUSE_S = 1.0
+# Between two lines about segments that could not be made.
+_SAY_S = 60.0
 
 #: A function that makes a new segment of the store's size: (path, start). Raises OSError or
 #: SegmentCreateFailed.
@@ -78,6 +80,9 @@ class AllocateMappedFileService:
         self._failed: dict[int, _Failure] = {}
         self._stopping = False
         self._thread: threading.Thread | None = None
+        # A writer, or a slave, comes again and again to a full disk. The thread's own.
+        self._said_at: float | None = None
+        self._unlogged = 0
 
     def prepare(self, start: int) -> None:
         """Have the segment that begins at `start` made, without waiting for it."""
@@ -184,10 +189,14 @@ class AllocateMappedFileService:
         try:
             segment = self._create(path, start)
         except OSError as error:
-            failure = _Failure(refusal(path, error), self._clock.monotonic() + _RETRY_PAUSE_S)
-            log.warning("segment not made path=%s error=%s", path, error)
+            refused = refusal(path, error, copies_only=self._health.copies_only)
+            failure = _Failure(refused, self._clock.monotonic() + _RETRY_PAUSE_S)
+            self._say_failure(path, error)
         except SegmentCreateFailed as error:
             failure = _Failure(error, self._clock.monotonic())
+        else:
+            # There is room again: the next failure is news.
+            self._said_at, self._unlogged = None, 0
         with self._changed:
             self._making = None
             if segment is not None:
@@ -195,6 +204,14 @@ class AllocateMappedFileService:
             if failure is not None:
                 self._failed[start] = failure
             self._changed.notify_all()
+
+    def _say_failure(self, path: str, error: OSError) -> None:
+        now = self._clock.monotonic()
+        if self._said_at is not None and now - self._said_at < _SAY_S:
+            self._unlogged += 1
+            return
+        log.warning("segment not made path=%s error=%s unlogged=%d", path, error, self._unlogged)
+        self._said_at, self._unlogged = now, 0
 
     def _create(self, path: str, start: int) -> MappedFile:
         if (gone := self._health.gone) is not None:
@@ -233,12 +250,16 @@ def mapped_maker(files: Files, size: int) -> MakeSegment:
     return lambda path, start: MappedFile(files, path, start, size).make()
 
 
-def refusal(path: str, error: OSError) -> StoreError:
-    """The error that refuses a put when a segment cannot be made or reserved."""
+def refusal(path: str, error: OSError, *, copies_only: bool) -> StoreError:
+    """The error that refuses a put, or on a slave (`copies_only`) the bytes of its master, when a
+    segment cannot be made or reserved."""
     if is_full(error):
+        goes_on = "Sends resume by themselves"
+        if copies_only:
+            goes_on = "This slave follows its master again by itself"
         return StoreNotWritable(
-            f"the disk is full: {path} cannot be reserved ({error.strerror}). Sends resume by "
-            "themselves when there is room."
+            f"the disk is full: {path} cannot be reserved ({error.strerror}). {goes_on} when there "
+            "is room."
         )
     if is_refused(error):
         return StoreNotWritable(f"{path} cannot be made: {error.strerror}")

@@ -64,7 +64,7 @@ class BlockReader(asyncio.BufferedProtocol):
         self._reported = -1
         self._timer: asyncio.TimerHandle | None = None
         self._paused = False
-        #: When the master was heard last, in seconds of the loop; when it was told something last.
+        #: From when on the master is silent, and has been told nothing, in seconds of the loop.
         self.heard_at = self.told_at = loop.time()
         self.received_bytes = 0
         self.closed: asyncio.Future[str] = loop.create_future()
@@ -103,6 +103,16 @@ class BlockReader(asyncio.BufferedProtocol):
         self._room = None
         if not self.closed.done():
             self.closed.set_result(reason)
+
+    @property
+    def heard(self) -> float | None:
+        """When the master was heard last, in seconds of the loop; None when it was not."""
+        return self.heard_at if self.received_bytes else None
+
+    @property
+    def told(self) -> float | None:
+        """When the master was told something last, in seconds of the loop; None when it was not."""
+        return self.told_at if self._reported >= 0 else None
 
     def report(self, *, again: bool = False) -> None:
         """Tell the master how far this log is, if it has moved or `again`."""

@@ -200,7 +200,8 @@ class HaPort:
         )
         self.slaves.add(slave)
         self.stats.open += 1
-        log.info("slave connected peer=%s", address_text(peer))
+        kind = "connected", peer[0]
+        self._sums.add(log, logging.INFO, kind, "slave connected peer=%s", address_text(peer))
 
     # --- turns --------------------------------------------------------------------------------
 
@@ -249,8 +250,11 @@ class HaPort:
         if host in self._refused or len(self._refused) < _MOST_REFUSED:
             self._refused[host] = _Refused(text, self._loop.time())
 
-    def ended(self, connection: SlaveConnection) -> None:
+    def ended(self, connection: SlaveConnection, reason: str) -> None:
         """A connection has ended."""
+        peer = address_text(connection.peer)
+        kind = "gone", connection.peer[0]
+        self._sums.add(log, logging.INFO, kind, "slave gone peer=%s why=%s", peer, reason)
         self.slaves.discard(connection)
         self._sent_before += connection.sent_bytes
         self.stats.open -= 1

@@ -7,7 +7,8 @@
 | taking  | blocks are taken and reported (`block_reader.py`), until the connection ends          |
 
 A refusal stays until a person has done something, so it is looked at again only now and then; a
-lost connection is made anew at once, and after a pause when that fails.
+lost connection is made anew at once, and after a pause when that fails. Connections that bring
+nothing, as on a full disk, come after longer pauses, and their lines are summed.
 
 Loop thread only; one task.
 """
@@ -30,6 +31,7 @@ from aerobee.config.model import Settings
 from aerobee.remoting.errors import connect_failure
 from aerobee.remoting.peers import address_text
 from aerobee.store.log.replication.appender import Appender
+from aerobee.summed_log import SummedLog
 
 log = logging.getLogger("aerobee.broker.replication")
 
@@ -38,6 +40,10 @@ _CONNECT_S = 5.0
 # person has to do something about.
 _AT_ONCE_S = 0.1
 _FAILED_S = 1.0
+# A connection that soon ended without a record is followed by a pause that doubles up to this: a
+# slave without room would come each second, with lines on both sides.
+_FRUITLESS_S = 5.0
+_SOON_S = 30.0
 _REFUSED_S = 5.0
 _LOOK_S = 0.2
 
@@ -104,6 +110,9 @@ class MasterLink:
         # When a master was heard and told last, on connections that have ended.
         self._heard_at: float | None = None
         self._told_at: float | None = None
+        # Connections in a row that soon ended without a record.
+        self._fruitless = 0
+        self._sums = SummedLog(loop.time, call_later=loop.call_later)
 
     def start(self) -> None:
         """Begin to follow."""
@@ -116,12 +125,14 @@ class MasterLink:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         self._leave("this broker stops")
+        self._sums.close()
 
     def _leave(self, reason: str) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
             self.received_bytes += reader.received_bytes
-            self._heard_at, self._told_at = reader.heard_at, reader.told_at
+            self._heard_at = reader.heard or self._heard_at
+            self._told_at = reader.told or self._told_at
             reader.close(reason)
 
     def durable_moved(self) -> None:
@@ -194,9 +205,10 @@ class MasterLink:
         self.step, self.problem, self.refusal = Step.TAKING, None, None
         self.master = address_text(address)
         self.connections += 1
-        log.info("following master=%s from=%d", self.master, start)
+        text = "following master=%s from=%d"
+        self._sums.add(log, logging.INFO, self.master, text, self.master, start)
         reader.ask(start)
-        began = self._loop.time()
+        began, written = self._loop.time(), self._appender.written
         try:
             while not reader.closed.done():
                 await asyncio.wait({reader.closed}, timeout=1.0)
@@ -206,7 +218,19 @@ class MasterLink:
         self.master = ""
         self._note(reader.closed.result())
         self.step = Step.FINDING
-        return _AT_ONCE_S if self._loop.time() - began > 1.0 else 1.0
+        return self._pause_after(self._loop.time() - began, self._appender.written > written)
+
+    def _pause_after(self, lasted_s: float, brought: bool) -> float:
+        """The pause after a connection, which has `brought` records or not."""
+        if not brought and lasted_s < _SOON_S:
+            pause_s = min(_FAILED_S * (1 << self._fruitless), _FRUITLESS_S)
+            # No further than the pause grows.
+            self._fruitless = min(self._fruitless + 1, 8)
+            return pause_s
+        self._fruitless = 0
+        # The next lines are news again.
+        self._sums.close()
+        return _AT_ONCE_S if lasted_s > 1.0 else _FAILED_S
 
     def _look(self, reader: BlockReader) -> None:
         """Report now and then; leave a master that has gone silent."""
@@ -231,13 +255,17 @@ class MasterLink:
     @property
     def heard_ago_s(self) -> float | None:
         """Seconds since a master was heard last, None when none was."""
-        at = self._heard_at if self._reader is None else self._reader.heard_at
+        reader = self._reader
+        at = None if reader is None else reader.heard
+        at = self._heard_at if at is None else at
         return None if at is None else max(0.0, self._loop.time() - at)
 
     @property
     def told_ago_s(self) -> float | None:
         """Seconds since a master was told last how far this log is, None when none was."""
-        at = self._told_at if self._reader is None else self._reader.told_at
+        reader = self._reader
+        at = None if reader is None else reader.told
+        at = self._told_at if at is None else at
         return None if at is None else max(0.0, self._loop.time() - at)
 
     @property
@@ -253,5 +281,6 @@ class MasterLink:
 
     def _note(self, problem: str, refusal: str | None = None) -> None:
         if problem != self.problem:
-            log.warning("not following the master why=%s", problem)
+            text = "not following the master why=%s"
+            self._sums.add(log, logging.WARNING, problem, text, problem)
         self.problem, self.refusal = problem, refusal

@@ -55,7 +55,7 @@ class Port(Protocol):
     def refused(self, connection: SlaveConnection, error: CannotFollow) -> None:
         """A slave cannot be served."""
 
-    def ended(self, connection: SlaveConnection) -> None:
+    def ended(self, connection: SlaveConnection, reason: str) -> None:
         """A connection has ended."""
 
 
@@ -228,14 +228,13 @@ class SlaveConnection:
         if self.closed:
             return
         self.closed = True
-        log.info("slave gone peer=%s why=%s", address_text(self.peer), reason)
         self._loop.remove_reader(self._wire.socket)
         self._loop.remove_writer(self._wire.socket)
         self._shut_down()
         self.follower.leave()
         if self.state is not State.COLD:
             self._let_go()
-        self._port.ended(self)
+        self._port.ended(self, reason)
 
     def _shut_down(self) -> None:
         try:

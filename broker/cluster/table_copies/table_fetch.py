@@ -41,13 +41,15 @@ _DIGEST_BYTES: Final = 16
 
 class Fetched(NamedTuple):
     """Tables that have changed, with their versions; the end of the master's log was between these
-    log offsets meanwhile. `more`: others have changed too, and are to be fetched at once."""
+    log offsets meanwhile. `more`: others have changed too, and are to be fetched at once.
+    `log_first` is the first log offset that the master has, None if it does not tell."""
 
     log_begin: int
     log_end: int
     tables: Mapping[str, bytes]
     versions: Mapping[str, str]
     more: bool = False
+    log_first: int | None = None
 
     @property
     def size(self) -> int:
@@ -94,10 +96,11 @@ class TableFetch:
         except BadRequest as error:
             raise self._unreadable(code, error) from error
         changed = {name: tables[name] for name in tables if name in known and name in versions}
-        return Fetched(header.log_begin, header.log_end, changed, versions, header.more)
+        ends = header.log_begin, header.log_end
+        return Fetched(*ends, changed, versions, header.more, header.log_first)
 
     async def _fetch_rocketmq(self, known: Mapping[str, str]) -> Fetched:
-        log_begin = await self._log_end()
+        _, log_begin = await self._log_range()
         tables: dict[str, bytes] = {}
         versions: dict[str, str] = {}
         for name in [one for one in TABLES if one in known and one in _REQUESTS_OF_ROCKETMQ]:
@@ -105,12 +108,15 @@ class TableFetch:
             versions[name] = digest_of(table)
             if versions[name] != known[name]:
                 tables[name] = table
-        return Fetched(log_begin, await self._log_end(), tables, versions)
+        log_first, log_end = await self._log_range()
+        return Fetched(log_begin, log_end, tables, versions, log_first=log_first)
 
-    async def _log_end(self) -> int:
+    async def _log_range(self) -> tuple[int, int]:
+        """Where the log of RocketMQ's master begins and ends."""
         code = RequestCode.GET_BROKER_RUNTIME_INFO
         try:
-            return int(parse_kv_table(await self._calls.ask(code))["commitLogMaxOffset"])
+            found = parse_kv_table(await self._calls.ask(code))
+            return int(found.get("commitLogMinOffset", 0)), int(found["commitLogMaxOffset"])
         except (BadRequest, KeyError, ValueError) as error:
             raise self._unreadable(code, error) from error
 

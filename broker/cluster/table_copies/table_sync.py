@@ -110,6 +110,8 @@ class TableSync:
         self._task: asyncio.Task[None] | None = None
         #: Exchanges that went well, for tests and metrics.
         self.exchanges = 0
+        #: The first log offset that the master had by the last exchange; None if it has not told.
+        self.master_first: int | None = None
         self._why = "it has not been asked yet"
         self._went_well_at = loop.time()
 
@@ -162,8 +164,10 @@ class TableSync:
             self._versions.clear()
             self._waiting.clear()
             self._is_first = True
+            self.master_first = None
         asked = [name for name in TABLES if name not in self._waiting]
         fetched = await self._fetch.fetch({name: self._versions.get(name, "") for name in asked})
+        self.master_first = fetched.log_first
         unread = await self._take_all(fetched)
         await self._take_reached()
         if unread:

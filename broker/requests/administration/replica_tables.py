@@ -100,7 +100,8 @@ class ReplicaTableRequests:
             raise BadRequest.system_error(
                 f"the table of {found[0][0]} has {size} bytes, and an answer {MAX_ANSWER_BYTES}"
             )
-        header = ReplicaTablesResponse(log_begin, self._store.written, more)
+        store = self._store
+        header = ReplicaTablesResponse(log_begin, store.written, more, store.min_log_offset)
         return encode_success(command, encode_tables(found), {**header.to_ext(), **versions})
 
     def _changed(self, name: str, known: str) -> Generator[None, None, tuple[str, bytes | None]]:

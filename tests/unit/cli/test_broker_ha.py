@@ -188,3 +188,16 @@ def test_who_does_not_answer_is_in_the_list() -> None:
     assert shown(of_slave(1, "10.0.0.2", 900, connected=False)) == [
         (1, "slave", 900, None, None, "not connected to its master")
     ]
+
+
+def test_a_slave_that_has_deleted_what_its_master_has_says_so_below_the_table() -> None:
+    asked = [
+        _Asked(0, MASTER, BrokerHa(1000, None, 100), None),
+        _Asked(1, "10.0.0.2:10911", BrokerHa(1000, None, 400), None),
+        _Asked(2, "10.0.0.3:10911", BrokerHa(1000, None, 100), None),
+    ]
+    _, full, whole = _rows("a", asked)
+    assert full.reason is not None
+    assert "begins at 400, its master's at 100" in full.reason
+    assert "the oldest 300 bytes" in full.reason
+    assert whole.reason is None

@@ -570,6 +570,14 @@ def test_disk_probe_counts_like_df() -> None:
     assert reason.startswith("the disk of /d is 90.5% full; sends are refused above 90%")
 
 
+def test_a_slave_on_a_full_disk_speaks_of_no_sends_that_it_refuses() -> None:
+    full = disk_probe(["/d"], "/d", 0.9, lambda _path: DiskSpace(860, 90), is_slave=lambda: True)
+    reason = full()
+    assert isinstance(reason, str)
+    assert "sends are refused" not in reason
+    assert "this slave takes its master's log until there is no room" in reason
+
+
 def test_emptiest_log_disk_and_the_disk_of_the_queues_decide() -> None:
     disks = {"/a": DiskSpace(95, 5), "/b": DiskSpace(50, 50), "/q": DiskSpace(50, 50)}
     probe = disk_probe(["/a", "/b"], "/q", 0.9, disks.__getitem__)

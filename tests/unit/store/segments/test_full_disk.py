@@ -50,7 +50,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
     raise AssertionError("did not happen in time")
 
 
-def service(tmp_path: Path, files: Files, clock: Clock | None = None) -> AllocateMappedFileService:
+def service(
+    tmp_path: Path, files: Files, clock: Clock | None = None, health: Health | None = None
+) -> AllocateMappedFileService:
     # The start makes the directories: the service itself makes none.
     for changed in files.make_directories(str(tmp_path / "log")):
         files.sync_directory(changed)
@@ -60,7 +62,7 @@ def service(tmp_path: Path, files: Files, clock: Clock | None = None) -> Allocat
         segment_bytes=SEGMENT,
         path_for=lambda start: str(tmp_path / "log" / segment_name(start)),
         make=lambda path, start: MappedFile(files, path, start, SEGMENT).make(),
-        health=Health(),
+        health=health or Health(),
     )
 
 
@@ -160,6 +162,28 @@ def test_a_new_name_is_synced_by_a_later_try_if_the_first_could_not(tmp_path: Pa
     allocator.take(0).close()
     files.power_cut(tmp_path / "image")
     assert (tmp_path / "image" / "log" / segment_name(0)).is_file()
+    allocator.close()
+
+
+def test_a_full_disk_of_a_slave_is_said_once_and_not_as_a_refused_send(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = FaultyFiles(tmp_path)
+    clock = Stopwatch()
+    health = Health()
+    health.take_puts(taken=False)
+    allocator = service(tmp_path, files, clock, health)
+    files.fail("reserve", errno.ENOSPC)
+    for _ in range(5):
+        with pytest.raises(StoreNotWritable, match="This slave follows its master again"):
+            allocator.take(0)
+        clock.seconds += 1.1
+    said = [one for one in caplog.records if "segment not made" in one.getMessage()]
+    assert len(said) == 1
+    clock.seconds += 60
+    with pytest.raises(StoreNotWritable):
+        allocator.take(0)
+    assert caplog.records[-1].getMessage().endswith("unlogged=4")
     allocator.close()
 
 

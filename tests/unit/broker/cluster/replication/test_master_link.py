@@ -285,3 +285,46 @@ async def test_a_closed_link_leaves_the_log_as_it_is(tmp_path: Path) -> None:
             master.port.appended()
             await until(lambda: not master.port.slaves)
             assert slave.store.marks.written == before
+
+
+async def test_a_refused_slave_has_neither_heard_nor_told_its_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(master_link, "_REFUSED_S", 0.01)
+    async with master_at(tmp_path) as master:
+        slave = Slave(tmp_path, master.port.port)
+        slave.answer = Refused(RefusalKind.AHEAD, "it is ahead")
+        slave.link.start()
+        try:
+            await until(lambda: slave.link.refusals["ahead"] >= 2)
+            assert (slave.link.heard_ago_s, slave.link.told_ago_s) == (None, None)
+        finally:
+            await slave.link.close()
+            slave.store.close()
+
+
+async def test_a_slave_without_room_comes_less_and_less_often_and_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def slept(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0.001)
+
+    caplog.set_level("INFO", "aerobee.broker.replication")
+    # Blocks that go on nowhere end each connection, as a full disk does.
+    async with (
+        fake_master(lambda _asked: encode_head(7 * SEGMENT + 8, 1) + b"x") as fake,
+        slave_of(tmp_path, fake.port) as slave,
+    ):
+        monkeypatch.setattr(master_link.asyncio, "sleep", slept)
+        await until(lambda: slave.link.connections >= 8)
+        monkeypatch.undo()
+    # `until` sleeps too, for less.
+    long = [seconds for seconds in pauses if seconds >= 1.0]
+    assert long[:6] == [1.0, 2.0, 4.0, 5.0, 5.0, 5.0]
+    said = [one.getMessage() for one in caplog.records]
+    assert sum(text.startswith("following master") for text in said) <= 2
+    assert sum(text.startswith("not following") for text in said) <= 2

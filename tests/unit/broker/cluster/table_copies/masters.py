@@ -51,6 +51,7 @@ class ScriptedMaster:
         self.tables: dict[str, bytes] = {}
         self.versions: dict[str, int] = {}
         self.log_end = 0
+        self.log_first = 0
         self.requests: list[Command] = []
         self.answer: Callable[[Command], bytes | None] = self.answer_of_ours
         self.connections: list[Connection] = []
@@ -78,7 +79,7 @@ class ScriptedMaster:
         known = versions_of(command.ext)
         versions = {name: str(self.versions[name]) for name in self.tables if name in known}
         changed = [name for name in TABLES if name in versions and versions[name] != known[name]]
-        header = ReplicaTablesResponse(self.log_end, self.log_end)
+        header = ReplicaTablesResponse(self.log_end, self.log_end, False, self.log_first)
         body = encode_tables([(name, self.tables[name]) for name in changed])
         return encode_success(command, body, {**header.to_ext(), **versions})
 

@@ -366,3 +366,14 @@ async def test_a_task_that_ends_by_a_bug_is_seen(
         slave.sync._fetch = None  # type: ignore[assignment]
         with caplog.at_level(logging.CRITICAL):
             await until(lambda: "copying the tables of the master has stopped" in caplog.text)
+
+
+async def test_a_slave_knows_where_its_masters_log_begins(
+    tmp_path: Path, master: ScriptedMaster
+) -> None:
+    async with copying(tmp_path, master) as slave:
+        await slave.seen()
+        assert slave.sync.master_first == 0
+        master.log_first = 4096
+        await slave.seen()
+        assert slave.sync.master_first == 4096
