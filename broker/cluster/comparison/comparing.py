@@ -35,7 +35,7 @@ from aerobee.store.log.replication.log_ranges import LogRanges, RangeGone, Range
 from aerobee.store.message_store import MessageStore
 
 _SLAVE = "SLAVE"
-# The one that is not chosen loses messages, so both ways stand in it as alternatives.
+# Each way gives up messages of the other broker: the text must not read as two steps.
 _CHOOSE = "Choose which messages count. If they are the slave's, make the slave the master."
 
 
@@ -225,7 +225,8 @@ class _Comparison:
             return f"{_CHOOSE} Otherwise {self._emptied}"
         return (
             f"{_CHOOSE} Otherwise stop the slave and cut it with 'aerobee store truncate "
-            f"{self._settings.store_path} --at {log_offset} --yes', which keeps what it cuts in a directory lost+found-TIME"
+            f"{self._settings.store_path} --at {log_offset} --yes', "
+            "which keeps what it cuts in a directory lost+found-TIME"
         )
 
     @property
