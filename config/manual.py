@@ -26,7 +26,8 @@ _HEAD: Final = """\
 # you change, and start with `aerobee serve -c FILE`. A RocketMQ broker.conf is accepted in its
 # place; "RocketMQ:" names its key, "Aerobee:" a key that RocketMQ lacks. Stronger than any file
 # are the environment (AEROBEE__SECTION__KEY, such as AEROBEE__BROKER__LISTEN_PORT) and the flags of
-# the command line (--set section.key=value). `aerobee config show --origin` tells what counts and why.
+# the command line (--set section.key=value). `aerobee config show --origin` tells what counts and
+# why.
 #
 # SIGHUP (systemctl reload) makes a running broker read it again: what can be changed while it runs
 # says so here, the rest is logged and takes effect at the next start.
