@@ -634,7 +634,7 @@ def _masters(info: ClusterInfo, cluster: str | None, broker: str | None) -> dict
 
 
 def _every_master(info: ClusterInfo, cluster: str | None, broker: str | None) -> dict[str, str]:
-    """As `_masters`, for a change: MasterAway when one of the brokers meant has slaves alone."""
+    """The masters that a change goes to; MasterAway when a broker meant has slaves alone."""
     found = _masters(info, cluster, broker)
     names = info.brokers if cluster is None else info.clusters.get(cluster, [])
     if broker is None:
