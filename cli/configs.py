@@ -106,7 +106,7 @@ def _explanation(setting: Setting) -> str:
         f"default {default.lower() if isinstance(setting.default, bool) else default or 'empty'}"
         + (f" {setting.unit}" if setting.unit else ""),
         setting.range_text,
-        f"RocketMQ's {setting.rocketmq_key}" if setting.rocketmq_key else "",
+        f"{setting.key_of}'s {setting.rocketmq_key}" if setting.rocketmq_key else "",
         "" if setting.effect == "now" else f"takes effect: {setting.effect}",
     ]
     reason = textwrap.fill(

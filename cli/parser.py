@@ -435,7 +435,8 @@ def _add_broker(parser: argparse.ArgumentParser) -> None:
         add("--topics", action="store_true", help="queues of topics that are not there any more")
         add("--broker", type=text, metavar="NAME", help=this_one)
     description = (
-        "Ask running brokers for their settings, RocketMQ's or ours. Secrets are not shown. "
+        "Ask running masters for their settings, RocketMQ's or ours, or with --address any broker, "
+        "such as a slave. Secrets are not shown. "
         "aerobee config show gives the settings of a file, this environment and flags. On a broker "
         "of ours --set changes, at once and for its next starts, the settings that a reload may "
         "change, if admin.remote_config is on there."
@@ -449,6 +450,8 @@ def _add_broker(parser: argparse.ArgumentParser) -> None:
             help="change a setting (more than once: all of them or none)",
         )  # fmt: skip
         add("--broker", type=text, metavar="NAME", help=this_one)
+        about = "show those of the broker at this address, such as a slave"
+        add("--address", type=text, metavar="HOST:PORT", help=about)
     description = (
         "Show the brokers of each name: which is the master, where its log ends, what each slave "
         "has acknowledged and lacks. RocketMQ 4.9 tells the ends of its logs only. Lag in bytes."

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from aerobee.client.connections.session import Session
 from aerobee.client.errors import (
     CallerError,
+    MasterAway,
     NoMaster,
     NoRoute,
     RequestRefused,
@@ -120,6 +121,11 @@ class Admin(OffsetsRole):
         self.slaves_read: set[str] = set()
         self._checked: set[str] = set()
 
+    async def check_masters(self, brokers: Iterable[str]) -> None:
+        """Check that each of these has a master, so that a change reaches all of them. Raises
+        MasterAway."""
+        _check_none_away(set(brokers) - masters((await self.cluster()).brokers.values()).keys())
+
     async def check_administered(self, brokers: Iterable[str]) -> None:
         """Check that the masters of these take administrators' requests where they would be sent,
         so that a request to several is not half done. Raises CallerError for a master that takes
@@ -134,7 +140,7 @@ class Admin(OffsetsRole):
         ports = self._admin_ports
         if ports is None:
             ports = self._admin_ports = {
-                (await self._settings_at(address)).get("brokerName", ""): address
+                (await self._asked_settings(address)).get("brokerName", ""): address
                 for address in self._admin_addresses
             }
         if ports or len(masters) > 1:
@@ -145,7 +151,7 @@ class Admin(OffsetsRole):
 
     async def _check_takes(self, name: str, address: str) -> None:
         try:
-            await self._settings_at(address)
+            await self._asked_settings(address)
         except RequestRefused as error:
             # Any other refusal is the request's own to get.
             if error.code != ResponseCode.NO_PERMISSION:
@@ -156,7 +162,7 @@ class Admin(OffsetsRole):
                 "nothing was changed"
             ) from error
 
-    async def _settings_at(self, address: str) -> dict[str, str]:
+    async def _asked_settings(self, address: str) -> dict[str, str]:
         answer = await self._session.call(address, RequestCode.GET_BROKER_CONFIG)
         lines = answer.body.decode("utf-8", "replace").splitlines()
         pairs = (line.partition("=") for line in lines)
@@ -241,7 +247,7 @@ class Admin(OffsetsRole):
         with checking_arguments():
             check_topic_name(topic)
         settings = TopicConfig(topic, queues, queues, perm)
-        found = _masters(await self.cluster(), cluster, broker)
+        found = _every_master(await self.cluster(), cluster, broker)
         for address in (await self._administered(found)).values():
             await self._put_topic(address, settings)
 
@@ -273,7 +279,7 @@ class Admin(OffsetsRole):
             (expired_queues, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE),
             (unused_topics, RequestCode.CLEAN_UNUSED_TOPIC),
         )
-        found = await self._administered(_masters(await self.cluster(), None, broker))
+        found = await self._administered(_every_master(await self.cluster(), None, broker))
         for address in found.values():
             for is_chosen, code in chosen:
                 if is_chosen:
@@ -299,7 +305,8 @@ class Admin(OffsetsRole):
         """The settings of a topic on every master, by broker name; None where it does not exist.
 
         The brokers are asked themselves: name servers hear of a change a moment later. `cluster`
-        and `broker` choose as in `create_topic`. Brokers send their whole topic table for this.
+        and `broker` choose as in `create_topic`, and MasterAway is raised for a broker that would
+        be left out. Brokers send their whole topic table for this.
         """
         self._session.check_running()
 
@@ -309,7 +316,7 @@ class Admin(OffsetsRole):
                 check_queue_count([max(settings.read_queues, settings.write_queues)])
             return settings
 
-        chosen = _masters(await self.cluster(), cluster, broker)
+        chosen = _every_master(await self.cluster(), cluster, broker)
         return await self._ask_each(chosen, RequestCode.GET_ALL_TOPIC_CONFIG, settings_of)
 
     async def waiting_messages(
@@ -330,10 +337,13 @@ class Admin(OffsetsRole):
         return {name: found.get(name) for name in chosen}
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic on every broker that has it, then at every name server."""
+        """Delete a topic on every broker that has it, then at every name server. Raises MasterAway
+        when one of these brokers has no master: the topic would come back with it."""
         route = await self.route(topic)
+        found = masters(route.brokers)
+        _check_none_away({one.broker_name for one in route.queues} - found.keys())
         ext = TopicHeader(topic).to_ext()
-        for address in (await self._administered(masters(route.brokers))).values():
+        for address in (await self._administered(found)).values():
             await self._session.call(address, RequestCode.DELETE_TOPIC_IN_BROKER, ext)
         ext = DeleteTopicHeader(topic).to_ext()
         for address in self._session.name_servers:
@@ -542,12 +552,18 @@ class Admin(OffsetsRole):
     # Brokers
 
     async def broker_settings(self, broker: str | None = None) -> dict[str, dict[str, str]]:
-        """The settings that masters run with, under RocketMQ's names, by the brokers' names."""
+        """The settings that masters run with, under RocketMQ's names, by the brokers' names.
+        Brokers whose slaves alone are registered are left out; `settings_at` asks those."""
         found: dict[str, dict[str, str]] = {}
         masters = await self._administered(_masters(await self.cluster(), None, broker))
         for name, address in sorted(masters.items()):
-            found[name] = await self._settings_at(address)
+            found[name] = await self._asked_settings(address)
         return found
+
+    async def settings_at(self, address: str) -> dict[str, str]:
+        """The settings that the broker at this address runs with, a slave too."""
+        self._session.check_running()
+        return await self._asked_settings(address)
 
     async def change_broker_settings(
         self, settings: Mapping[str, str], broker: str | None = None
@@ -559,7 +575,7 @@ class Admin(OffsetsRole):
         """
         lines = [f"{_property(key)}={_property(value)}\n" for key, value in settings.items()]
         body = "".join(lines).encode()
-        masters = await self._administered(_masters(await self.cluster(), None, broker))
+        masters = await self._administered(_every_master(await self.cluster(), None, broker))
         for _name, address in sorted(masters.items()):
             await self._session.call(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
         return sorted(masters)
@@ -617,6 +633,23 @@ def _masters(info: ClusterInfo, cluster: str | None, broker: str | None) -> dict
     if not addresses:
         raise NoMaster(_nobody(info, cluster, broker))
     return addresses
+
+
+def _every_master(info: ClusterInfo, cluster: str | None, broker: str | None) -> dict[str, str]:
+    """The masters that a change goes to; MasterAway when a broker meant has slaves alone."""
+    found = _masters(info, cluster, broker)
+    names = info.brokers if cluster is None else info.clusters.get(cluster, [])
+    if broker is None:
+        _check_none_away({name for name in names if name in info.brokers} - found.keys())
+    return found
+
+
+def _check_none_away(away: Collection[str]) -> None:
+    if away:
+        raise MasterAway(
+            f"no master of {', '.join(sorted(away))} is registered, so nothing was changed: start "
+            "it, or make a slave of it the master"
+        )
 
 
 def _nobody(info: ClusterInfo, cluster: str | None, broker: str | None) -> str:

@@ -11,6 +11,7 @@ the one question a caller has, "what do I do now":
         OffsetFileInUse    two broadcasting consumers share one local offset file
       NoRoute              no name server knows a broker for the topic
         NoMaster           no name server knows a master of the broker or cluster that was named
+          MasterAway       a change concerns a broker whose slaves alone are registered
       PeerError            the peer answered, with a code that is not success
         RequestRefused     this request is wrong for that peer, now and next time
           WrongPeer        a broker where a name server was meant, or the reverse
@@ -77,6 +78,10 @@ class NoRoute(ClientError):
 
 class NoMaster(NoRoute):
     """No name server knows a master of the broker or cluster that was named, or any master."""
+
+
+class MasterAway(NoMaster):
+    """A change concerns a broker whose slaves alone are registered. It was made nowhere."""
 
 
 class PeerError(ClientError):

@@ -24,9 +24,10 @@ _HEAD: Final = """\
 #
 # This file is TOML, as it is a configuration that changes nothing. Copy it, take the `#` off what
 # you change, and start with `aerobee serve -c FILE`. A RocketMQ broker.conf is accepted in its
-# place; "RocketMQ:" names its key. Stronger than any file are the environment
-# (AEROBEE__SECTION__KEY, such as AEROBEE__BROKER__LISTEN_PORT) and the flags of the command line
-# (--set section.key=value). `aerobee config show --origin` tells what counts and why.
+# place; "RocketMQ:" names its key, "Aerobee:" a key that RocketMQ lacks. Stronger than any file
+# are the environment (AEROBEE__SECTION__KEY, such as AEROBEE__BROKER__LISTEN_PORT) and the flags of
+# the command line (--set section.key=value). `aerobee config show --origin` tells what counts and
+# why.
 #
 # SIGHUP (systemctl reload) makes a running broker read it again: what can be changed while it runs
 # says so here, the rest is logged and takes effect at the next start.
@@ -60,7 +61,7 @@ def _facts(setting: Setting) -> Iterator[str]:
     if allowed and setting.type is not bool:
         yield ", ".join(allowed)
     if setting.rocketmq_key:
-        yield f"RocketMQ: {setting.rocketmq_key}"
+        yield f"{setting.key_of}: {setting.rocketmq_key}"
     if setting.live:
         yield "can be changed while it runs"
     if _EFFECTS[setting.effect]:

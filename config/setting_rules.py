@@ -7,7 +7,7 @@ where RocketMQ does the same (a master's broker id, a broker.conf's haListenPort
 import ipaddress
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from aerobee.address_list import address_list
@@ -46,12 +46,15 @@ class Origin(NamedTuple):
 DEFAULT: Final = Origin("default", "default", "")
 
 
-def apply_rules(values: Values, origins: dict[str, Origin]) -> list[str]:
-    """Check texts, apply rules; returns warnings. Changes both arguments.
+def apply_rules(
+    values: Values, origins: dict[str, Origin], refused: Collection[str] = ()
+) -> list[str]:
+    """Check texts, apply rules; returns warnings. Changes the first two arguments.
 
-    Raises ConfigError, one for all texts that are wrong.
+    Raises ConfigError, one for all texts that are wrong. `refused` are the names of settings whose
+    given value was refused already: what stands in their place is nobody's mistake.
     """
-    check = _Checker(values, origins)
+    check = _Checker(values, origins, refused)
     for name in (
         "listen_host",
         "advertised_host",
@@ -88,6 +91,7 @@ def apply_rules(values: Values, origins: dict[str, Origin]) -> list[str]:
         *_broker_number(values, origins),
         *_master_of_a_slave(values, origins),
         *_ha_port(values, origins),
+        *_signs_of_life(values),
         *_names(values),
         *_listening(values, origins),
         *_transient_pool(values),
@@ -102,9 +106,12 @@ def apply_rules(values: Values, origins: dict[str, Origin]) -> list[str]:
 class _Checker:
     """Checks texts, collects what is wrong and names the key as it was written."""
 
-    def __init__(self, values: Values, origins: Mapping[str, Origin]) -> None:
+    def __init__(
+        self, values: Values, origins: Mapping[str, Origin], refused: Collection[str]
+    ) -> None:
         self._values = values
         self._origins = origins
+        self._refused = refused
         self.errors: list[ConfigError] = []
 
     def matches(self, name: str, pattern: re.Pattern[str], reason: str) -> None:
@@ -117,6 +124,8 @@ class _Checker:
             self.wrong(name, reason)
 
     def wrong(self, name: str, reason: str) -> None:
+        if name in self._refused:
+            return
         origin = self._origins.get(name, DEFAULT)
         where = "" if origin is DEFAULT else origin.text
         key = origin.key or BY_NAME[name].full_key
@@ -302,6 +311,18 @@ def _ha_port(values: Values, origins: dict[str, Origin]) -> Iterator[str]:
         origins["ha_listen_port"] = Origin("rule", "listenPort + 1 in a broker.conf", "")
         if asked not in (0, values["listen_port"] + 1):
             yield f"haListenPort {asked} is ignored: in a broker.conf it is always listenPort + 1"
+
+
+def _signs_of_life(values: Values) -> Iterator[str]:
+    """Each side closes a connection on which the other side says nothing for too long."""
+    every, silent = values["ha_heartbeat_interval_ms"], values["ha_housekeeping_interval_ms"]
+    if values["ha_enabled"] and every >= silent:
+        yield (
+            f"haSendHeartbeatInterval {every} is not below haHousekeepingInterval {silent}: "
+            "master and slave close their connection whenever there is nothing to copy, if the "
+            "other machine has these values too; each machine's haSendHeartbeatInterval has to be "
+            "below the haHousekeepingInterval of the other one"
+        )
 
 
 def _names(values: Values) -> Iterator[str]:

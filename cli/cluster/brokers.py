@@ -2,7 +2,7 @@
 
 import argparse
 
-from aerobee.cli.cluster.command_session import admin_of, client_command
+from aerobee.cli.cluster.command_session import admin_of, client_command, masters_away
 from aerobee.cli.printing.output import OK, USAGE, CommandFailed, print_json, print_table, say
 from aerobee.nearest_name import nearest_name
 
@@ -30,13 +30,23 @@ async def clean(parsed: argparse.Namespace) -> int:
 async def show_config(parsed: argparse.Namespace) -> int:
     """Print the settings that running brokers have; `--set` changes some of them first."""
     changes = dict(parsed.set)
+    if parsed.address and (changes or parsed.broker):
+        raise CommandFailed("--address reads one broker: give neither --set nor --broker", USAGE)
     async with admin_of(parsed) as admin:
         if changes:
             changed = await admin.change_broker_settings(changes, parsed.broker)
             say(f"{', '.join(changed)}: changed {', '.join(changes)}")
             if not parsed.key and not parsed.json:
                 return OK
-        found = await admin.broker_settings(parsed.broker)
+        if parsed.address:
+            found = {parsed.address: await admin.settings_at(parsed.address)}
+        else:
+            found = await admin.broker_settings(parsed.broker)
+            if parsed.broker is None and (away := await masters_away(admin)):
+                say(
+                    f"no master of {', '.join(away)} is registered: --address HOST:PORT shows the "
+                    "settings of a slave"
+                )
     known = {key for settings in found.values() for key in settings}
     for key in parsed.key:
         if key not in known:

@@ -24,6 +24,7 @@ from aerobee.client.errors import (
     CallerError,
     ClientError,
     ConnectionLost,
+    MasterAway,
     NetworkError,
     NoMaster,
     NoNameServer,
@@ -33,6 +34,7 @@ from aerobee.client.errors import (
     checking_arguments,
 )
 from aerobee.client.options import ClientOptions
+from aerobee.protocol.bodies.routes import masters
 from aerobee.protocol.names import check_group_name, check_topic_name
 from aerobee.remoting.tls.client_tls import WITHOUT_A_WORD, what_it_may_miss
 
@@ -102,6 +104,12 @@ def say_slaves_read(admin: Admin) -> None:
             f"no master of {', '.join(names)} is registered: a slave was asked, which knows what "
             "its master had told it"
         )
+
+
+async def masters_away(admin: Admin) -> list[str]:
+    """The names of the brokers whose slaves alone are registered."""
+    brokers = (await admin.cluster()).brokers
+    return sorted(brokers.keys() - masters(brokers.values()).keys())
 
 
 def consumer_of(parsed: argparse.Namespace) -> "PullConsumer":
@@ -177,6 +185,8 @@ def exit_code(error: ClientError) -> int:
 def _text(error: ClientError, parsed: argparse.Namespace) -> str:
     if isinstance(error, NoRoute) and not isinstance(error, NoMaster):
         return f"{error} (aerobee topic list shows the topics there are)"
+    if isinstance(error, MasterAway) and "broker" in vars(parsed):
+        return f"{error} (--broker NAME changes one broker alone)"
     if isinstance(error, NoNameServer):
         return f"{error.why} (is a broker running? -n names its name server)"
     if isinstance(error, ConnectionLost) and str(error).endswith(WITHOUT_A_WORD):

@@ -14,6 +14,7 @@ from aerobee.cli.cluster.command_session import (
     check_broker,
     check_group,
     client_command,
+    masters_away,
     say_slaves_read,
 )
 from aerobee.cli.cluster.groups import (
@@ -108,7 +109,12 @@ async def show_offsets(parsed: argparse.Namespace) -> int:
 
 
 async def _why_nowhere(admin: Admin, group: str, topic: str | None) -> str:
-    """Why a group has no progress, in a topic or at all."""
+    """Why a group has no progress, in a topic or at all; `admin` has asked for it."""
+    if unasked := sorted(set(await masters_away(admin)) - admin.slaves_read):
+        return (
+            f"no master of {', '.join(unasked)} is registered: whether the group {group} has an "
+            "offset there is not known"
+        )
     if keeps_own_offsets(await admin.group_state(group)):
         return f"the group {group} has no offset that could be shown or changed: {OWN_OFFSETS}"
     where = f" in topic {topic}" if topic else ""
@@ -157,7 +163,9 @@ def _meant(where: str, timestamp_ms: int) -> str:
 
 async def _moves(parsed: argparse.Namespace, admin: Admin, timestamp_ms: int) -> list[_Move]:
     """The offset where each queue is to go on, as the brokers compute it."""
-    await admin.route(parsed.topic)
+    route = await admin.route(parsed.topic)
+    names = {span.broker_name for span in route.queues}
+    await admin.check_masters(names if parsed.broker is None else names & {parsed.broker})
     progress = await admin.group_progress(parsed.group, parsed.topic)
     if not progress:
         raise CommandFailed(await _why_nowhere(admin, parsed.group, parsed.topic))
@@ -203,13 +211,15 @@ async def clone_offsets(parsed: argparse.Namespace) -> int:
     check_group(parsed.group)
     if parsed.source == parsed.group:
         raise CommandFailed(f"{parsed.group} has its own offsets: name another group", USAGE)
-    async with admin_of(parsed) as admin:
+    # A slave tells which offsets its master has; these cannot be given to a group while it is away.
+    async with admin_of(parsed, reads_slaves=True) as admin:
         progress = await admin.group_progress(parsed.source, parsed.topic)
         # Messages that wait for its own retry come to no other group.
         skipped = None if parsed.topic else retry_topic(parsed.source)
         source = {queue: one for queue, one in progress.items() if queue.topic != skipped}
         if not source:
             raise CommandFailed(await _why_nowhere(admin, parsed.source, parsed.topic))
+        await admin.check_masters(queue.broker_name for queue in source)
         there = await admin.group_progress(parsed.group, parsed.topic)
         moves = [_clone_move(queue, one, there.get(queue)) for queue, one in source.items()]
         state = await admin.group_state(parsed.group)

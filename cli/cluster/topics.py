@@ -16,6 +16,7 @@ from aerobee.protocol.bodies.routes import (
     PERM_WRITE,
     ClusterInfo,
     TopicRoute,
+    masters,
 )
 from aerobee.protocol.bodies.waiting import WaitingMessages
 from aerobee.protocol.names import DLQ_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX, is_system_topic
@@ -100,6 +101,9 @@ async def describe_topic(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print_json({**_route_fields(parsed.topic, route), "queues": queues})
         return OK
+    names = {span.broker_name for span in route.queues}
+    if away := sorted(names - masters(route.brokers).keys()):
+        say(f"no master of {', '.join(away)} is registered: its queues are not shown")
     for span in route.queues:
         say(
             f"{parsed.topic} on {span.broker_name}: {span.read_queues} queues to read, "
@@ -120,6 +124,7 @@ async def delete_topic(parsed: argparse.Namespace) -> int:
     """Say what would be lost with a topic; delete it with `--yes`."""
     async with admin_of(parsed) as admin:
         route = await admin.route(parsed.topic)
+        await admin.check_masters(span.broker_name for span in route.queues)
         stats = await admin.topic_stats(parsed.topic)
         groups = await admin.groups_of_topic(parsed.topic)
         brokers = sorted({span.broker_name for span in route.queues})

@@ -178,6 +178,7 @@ class _Merge:
         self.origins: dict[str, Origin] = {}
         self.warnings: list[str] = []
         self._errors: list[ConfigError] = []
+        self._refused: set[str] = set()
         self._strict = strict
         self._own_names = _OF_NAME_SERVERS if name_server else {}
 
@@ -215,7 +216,7 @@ class _Merge:
         """Apply the rules to the values; raises everything that is wrong, in them or before."""
         warnings: list[str] = []
         try:
-            warnings = apply_rules(self.values, self.origins)
+            warnings = apply_rules(self.values, self.origins, self._refused)
         except ConfigError as error:
             self._errors.extend(error.errors)
         raise_all(self._errors)
@@ -244,6 +245,7 @@ class _Merge:
             asked = setting.accept(item.value) if typed else setting.parse(str(item.value))
             value = setting.check(asked)
         except ValueError as error:
+            self._refused.add(setting.name)
             text = _REDACTED if setting.secret else str(item.value)
             raise ConfigError(item.key, text, str(error), item.where) from None
         if value != asked and not isinstance(value, str):

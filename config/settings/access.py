@@ -25,12 +25,16 @@ class AccessSettings(Section):
     nameserver_acl_enabled: bool = setting(
         False,
         "namesrvAclEnable",
+        key_of="Aerobee",
         why="A name server of ours takes changes (registrations, write permissions, KV, deletion) "
         "from administrators of the same accounts files alone; who asks for routes needs none.",
     )
     credentials_file: str = setting(
         "",
         "aclToolsFile",
+        key_of="Aerobee",
         why="RocketMQ's tools.yml, with accessKey and secretKey that the broker signs its "
-        "registrations with. Empty: conf/tools.yml below ROCKETMQ_HOME, if it is there.",
+        "registrations with, and as a slave what it asks of its master: a master with aclEnable "
+        "answers a slave with an administrator's keys alone. Empty: conf/tools.yml below "
+        "ROCKETMQ_HOME, if it is there.",
     )

@@ -28,6 +28,7 @@ class ReplicationSettings(Section):
     ha_enabled: bool = setting(
         False,
         "haEnabled",
+        key_of="Aerobee",
         why="""Open the port for slaves. On by itself when a configuration names brokerRole or
         another setting of this section; false then keeps an ASYNC_MASTER's port closed.""",
     )
@@ -44,23 +45,27 @@ class ReplicationSettings(Section):
     ha_slave_addresses: str = setting(
         "",
         "haSlaveAddresses",
+        key_of="Aerobee",
         separator=";",
         why="""Addresses that slaves may connect from, separated by ";", each in a form of
         plain_acl.yml: 10.1.2.3, 10.1.2.{3,4}, 10.1.*.*, 2001:db8:*. A slave gets every message, and
         signs nothing. Empty: with aclEnable the globalWhiteRemoteAddresses of plain_acl.yml,
-        otherwise everybody.""",
+        otherwise everybody, as with RocketMQ, which has no such setting.""",
     )
     ha_heartbeat_interval_ms: int = setting(
         5000,
         "haSendHeartbeatInterval",
         within=(100, _DAY_MS),
-        why="Pause between two signs of life to a slave.",
+        why="""Pause between two signs of life, of a master to its slaves, and of a slave to its
+        master. It has to be below the ha_housekeeping_interval_ms of the other machine, or an idle
+        connection is closed again and again.""",
     )
     ha_housekeeping_interval_ms: int = setting(
         20_000,
         "haHousekeepingInterval",
         within=(1000, _DAY_MS),
-        why="A silent replication connection is closed after this.",
+        why="""A replication connection is closed when the other machine has said nothing for this
+        long, so it has to be above the ha_heartbeat_interval_ms of that one.""",
     )
     ha_transfer_batch_bytes: int = setting(
         524_288,
@@ -85,12 +90,15 @@ class ReplicationSettings(Section):
     ha_ack_durable: bool = setting(
         False,
         "haAckDurable",
+        key_of="Aerobee",
         why="""A slave reports the bytes that it has synced, not those that it has written. On by
-        itself for a SLAVE with SYNC_FLUSH.""",
+        itself for a SLAVE with SYNC_FLUSH. RocketMQ has no such setting: its slaves report what
+        they have in memory.""",
     )
     in_sync_replicas: int = setting(
         2,
         "inSyncReplicas",
+        key_of="RocketMQ 5",
         unit="copies",
         within=(1, 16),
         why="""Copies that the answer of a SYNC_MASTER promises, the master's own included. 1 waits
@@ -99,8 +107,10 @@ class ReplicationSettings(Section):
     sync_from_last_file: bool = setting(
         False,
         "syncFromLastFile",
+        key_of="RocketMQ 5",
         why="""A slave that reports 0 gets the newest segment only, as from RocketMQ 4.9; its copy
-        lacks the rest then. False: it gets all segments, from the first one on.""",
+        lacks the rest then. False: it gets all segments, from the first one on. RocketMQ 4.9 has
+        no such setting.""",
     )
     slave_timeout_ms: int = setting(
         3000,

@@ -87,11 +87,13 @@ class _Options(TypedDict, total=False):
     secret: bool
     limit: Limit
     live: bool
+    key_of: str
 
 
 class Setting(NamedTuple):
     """One declared setting. `name` is the attribute of `Settings`; `section`.`key` its own name;
-    `within` is the lowest and the highest value."""
+    `within` is the lowest and the highest value; `key_of` says which program `rocketmq_key` is a
+    key of: "RocketMQ", "RocketMQ 5" where 4.9 has none, or "Aerobee" where no RocketMQ has it."""
 
     name: str
     section: str
@@ -109,6 +111,7 @@ class Setting(NamedTuple):
     secret: bool = False
     limit: Limit | None = None
     live: bool = False
+    key_of: str = "RocketMQ"
 
     @property
     def key(self) -> str:

@@ -10,7 +10,8 @@ from aerobee.config.settings.setting import Limit, Section, setting
 
 
 class TlsSettings(Section):
-    """Encryption of what clients, name servers and scrapers say to the broker, and it to them."""
+    """Encryption of what clients, slaves, name servers and scrapers say to the broker, and it to
+    them and to its master."""
 
     section: ClassVar[str] = "tls"
 
@@ -19,8 +20,8 @@ class TlsSettings(Section):
         "tls.server.mode",
         choices=("disabled", "permissive", "enforcing"),
         why="""Whether clients may (permissive) or must (enforcing) use TLS, on every port there is:
-        broker, VIP, name server, metrics and health. With a certificate the default is
-        permissive.""",
+        broker, VIP, name server, administrators, slaves, metrics and health. With a certificate
+        the default is permissive. RocketMQ's slaves speak no TLS, so enforcing shuts them out.""",
     )
     tls_config_file: str = setting(
         "",
@@ -88,12 +89,13 @@ class TlsSettings(Section):
     tls_client_trust_path: str = setting(
         "",
         "tls.client.trustCertPath",
-        why="Certificates that those of name servers are checked against, PEM.",
+        why="Certificates that those of name servers and masters are checked against, PEM.",
     )
     tls_client_certificate_path: str = setting(
         "",
         "tls.client.certPath",
-        why="Certificate that the broker shows to name servers which ask for one, PEM.",
+        why="""Certificate that the broker shows to name servers, and as a slave to its master,
+        where they ask for one, PEM.""",
     )
     tls_client_key_path: str = setting("", "tls.client.keyPath", why="Private key of it, PEM.")
     tls_client_key_password: str = setting(

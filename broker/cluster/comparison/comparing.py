@@ -35,6 +35,8 @@ from aerobee.store.log.replication.log_ranges import LogRanges, RangeGone, Range
 from aerobee.store.message_store import MessageStore
 
 _SLAVE = "SLAVE"
+# Each way gives up messages of the other broker: the text must not read as two steps.
+_CHOOSE = "Choose which messages count. If they are the slave's, make the slave the master."
 
 
 class RefusalKind(enum.Enum):
@@ -200,7 +202,8 @@ class _Comparison:
         return Refused(
             RefusalKind.GAP,
             f"this slave's log ends at {end}, and the log of the master at {self._address} begins "
-            f"at {self._log.min_offset}: what lies between is deleted there. {self._emptied}",
+            f"at {self._log.min_offset}: what lies between is deleted there. To go on, "
+            f"{self._emptied}",
             end,
         )
 
@@ -225,16 +228,16 @@ class _Comparison:
 
     def _remedy(self, log_offset: int) -> str:
         if log_offset <= self._ranges.first:
-            return f"Make the slave the master, if its messages are the right ones. {self._emptied}"
+            return f"{_CHOOSE} Otherwise {self._emptied}"
         return (
-            "Make the slave the master, if its messages are the right ones, or stop it and cut it "
-            f"with 'aerobee store truncate {self._settings.store_path} --at {log_offset} --yes', "
+            f"{_CHOOSE} Otherwise stop the slave and cut it with 'aerobee store truncate "
+            f"{self._settings.store_path} --at {log_offset} --yes', "
             "which keeps what it cuts in a directory lost+found-TIME"
         )
 
     @property
     def _emptied(self) -> str:
         return (
-            f"Stop the slave, move {self._settings.store_path} away, and start it with an empty "
+            f"stop the slave, move {self._settings.store_path} away, and start it with an empty "
             "store: it copies all that the master has"
         )

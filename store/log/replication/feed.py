@@ -224,8 +224,9 @@ class Feed:
                 FollowError.ABOVE,
                 log_offset,
                 f"it goes on at {log_offset}, and this log ends at {end}: the slave has messages "
-                f"that this broker has not. Make the slave the master, or stop it and cut it "
-                f"with 'aerobee store truncate DIR --at {end} --yes', where DIR is its store; what "
+                "that this broker has not. Choose which messages count. If they are the "
+                "slave's, make the slave the master. Otherwise stop the slave and cut it with "
+                f"'aerobee store truncate DIR --at {end} --yes', where DIR is its store; what "
                 "is cut is kept aside",
             )
         return log_offset

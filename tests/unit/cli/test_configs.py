@@ -231,6 +231,30 @@ def test_the_start_reports_every_wrong_value(
     assert len(capsys.readouterr().err.splitlines()) == 3
 
 
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("haSlaveAddresses", "Aerobee's haSlaveAddresses"),
+        ("haAckDurable", "Aerobee's haAckDurable"),
+        ("haEnabled", "Aerobee's haEnabled"),
+        ("aclToolsFile", "Aerobee's aclToolsFile"),
+        ("namesrvAclEnable", "Aerobee's namesrvAclEnable"),
+        ("syncFromLastFile", "RocketMQ 5's syncFromLastFile"),
+        ("inSyncReplicas", "RocketMQ 5's inSyncReplicas"),
+        ("slaveTimeout", "RocketMQ's slaveTimeout"),
+        ("tls.mode", "administrators, slaves, metrics"),
+        ("tls.client_trust_path", "name servers and masters"),
+        ("tls.client_certificate_path", "as a slave to its master"),
+        ("aclToolsFile", "as a slave what it asks of its master"),
+    ],
+)
+def test_explain_says_whose_name_it_is_and_whom_it_concerns(
+    capsys: pytest.CaptureFixture[str], key: str, text: str
+) -> None:
+    assert main(["config", "explain", key]) == 0
+    assert text in " ".join(capsys.readouterr().out.split())
+
+
 def test_explain_tells_what_a_setting_means_by_either_name(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

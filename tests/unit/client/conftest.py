@@ -287,12 +287,13 @@ class Cluster:
         await broker.start()
         return broker
 
-    def add_topic(self, topic: str, queues: int = 2, perm: int = 6) -> None:
-        """Every broker started so far has the topic."""
+    def add_topic(self, topic: str, queues: int = 2, perm: int = 6, *, slaves: str = "") -> None:
+        """Every broker started so far has the topic; those in `slaves` have lost their masters."""
         self.name_server.routes[topic] = TopicRoute(
             tuple(QueueRoute(name, queues, queues, perm) for name in self.brokers),
             tuple(
-                BrokerRoute(name, "C", {0: broker.address}) for name, broker in self.brokers.items()
+                BrokerRoute(name, "C", {int(name in slaves): broker.address})
+                for name, broker in self.brokers.items()
             ),
         )
 

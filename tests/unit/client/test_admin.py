@@ -11,6 +11,7 @@ from aerobee.client.errors import (
     CallerError,
     ClientClosed,
     ConnectFailed,
+    MasterAway,
     NoRoute,
     PeerFailed,
     RequestRefused,
@@ -106,6 +107,36 @@ async def test_a_topics_settings_are_put_whole(two, admin) -> None:
 async def test_creating_where_nobody_is_is_no_route(two, admin, where) -> None:
     with pytest.raises(NoRoute):
         await admin.create_topic("NEW", **where)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda admin: admin.create_topic("NEW"),
+        lambda admin: admin.create_topic("NEW", cluster="C"),
+        lambda admin: admin.topic_settings("NEW"),
+        lambda admin: admin.delete_topic("T"),
+        lambda admin: admin.clean(expired_log=True),
+        lambda admin: admin.change_broker_settings({"deleteWhen": "05"}),
+        lambda admin: admin.check_masters(["a", "b"]),
+    ],
+)
+async def test_nothing_is_changed_anywhere_while_a_broker_has_slaves_alone(
+    cluster, two, admin, change
+) -> None:
+    cluster.add_topic("T", slaves="a")
+    with pytest.raises(MasterAway, match=r"no master of a is registered.*nothing was changed"):
+        await change(admin)
+    assert [broker.requests for broker in two.values()] == [[], []]
+    assert cluster.name_server.of(RequestCode.DELETE_TOPIC_IN_NAMESRV) == []
+
+
+async def test_one_broker_is_changed_while_another_has_slaves_alone(cluster, two, admin) -> None:
+    cluster.add_topic("T", slaves="a")
+    accept(two["b"], RequestCode.UPDATE_AND_CREATE_TOPIC)
+    await admin.create_topic("NEW", broker="b")
+    await admin.check_masters(["b"])
+    assert len(two["b"].of(RequestCode.UPDATE_AND_CREATE_TOPIC)) == 1
 
 
 async def test_an_illegal_topic_name_is_refused_here(cluster, two, admin) -> None:

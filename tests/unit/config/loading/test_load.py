@@ -460,6 +460,32 @@ def test_replication_that_cannot_work_stops_the_start(
     assert reason in error.reason
 
 
+@pytest.mark.parametrize("number", ["abc", "-1"])
+def test_a_value_that_was_refused_is_not_refused_again_for_the_default(
+    tmp_path: Path, number: str
+) -> None:
+    error = refused(tmp_path, _SLAVE.replace("brokerId=1", f"brokerId={number}"))
+    assert [(one.key, one.value) for one in error.errors] == [("brokerId", number)]
+
+
+@pytest.mark.parametrize(
+    ("text", "warned"),
+    [
+        ("brokerRole=SYNC_MASTER\nhaSendHeartbeatInterval=20000\n", True),
+        ("brokerRole=SYNC_MASTER\nhaSendHeartbeatInterval=19999\n", False),
+        (_SLAVE + "haHousekeepingInterval=5000\n", True),
+        (_SLAVE + "haHousekeepingInterval=5001\n", False),
+        ("haEnabled=false\nhaHousekeepingInterval=5000\n", False),
+    ],
+)
+def test_signs_of_life_that_come_too_late_are_warned_of(
+    tmp_path: Path, text: str, warned: bool
+) -> None:
+    found = [line for line in load(tmp_path, text).warnings if "haSendHeartbeatInterval" in line]
+    assert len(found) == warned
+    assert all("the other machine" in line for line in found)
+
+
 @pytest.mark.parametrize(
     ("text", "warning"),
     [

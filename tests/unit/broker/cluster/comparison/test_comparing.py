@@ -173,6 +173,9 @@ async def test_a_slave_with_messages_under_an_empty_master_is_to_be_emptied(near
     found = refused(await near.stores.outcome(near.master()), RefusalKind.AHEAD, "move", "empty")
     assert found.log_offset == 0
     assert "truncate" not in found.text
+    # It empties the slave: nobody is to read it as the second of two steps.
+    assert "Choose which messages count. " in found.text
+    assert ". Otherwise stop the slave, move" in found.text
 
 
 @pytest.mark.parametrize("shared", [1, 9, 25])
@@ -189,6 +192,7 @@ async def test_logs_that_have_parted_are_refused_with_the_first_record_of_the_sl
     outcome = await near.stores.outcome(master)
     found = refused(outcome, RefusalKind.DIFFERS, f"--at {own[0]} ", "lost+found")
     assert found.log_offset == own[0]
+    assert ". Otherwise stop the slave and cut it" in found.text
     near.stores.cut_slave(own[0])
     assert await near.stores.outcome(master) == Asked(own[0])
 
