@@ -7,16 +7,23 @@ Files below build/ belong to one Python, so that those of several neither meet n
 made anew when a source changes, or anything else that they were made from. Cython's C, half of the
 work, is the same whatever the options and the Python: it is kept by the content of what it was made
 from, and a build finds it there if any build before has made it.
+
+CRC-32 is libdeflate's where its headers and its static library are, and zlib's elsewhere: the same
+numbers, for 256 bytes in an eighth of the time.
 """
 
 import hashlib
 import os
+import shlex
 import shutil
+import subprocess
 import sys
+import sysconfig
+import tempfile
 from collections.abc import Iterable, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
@@ -36,6 +43,18 @@ MODULES = (
 #: Options of the C compiler and its linker. Without the last two a change of one function made
 #: others some per cent slower by their new places, and calls of the interpreter took a jump more.
 OPTIONS = ("-O2", "-g0", "-falign-functions=64", "-fno-plt")
+
+
+class Library(NamedTuple):
+    """A library with CRC-32: what chooses it in `native/bytes.pxd`, and how to link it."""
+
+    macros: tuple[tuple[str, str | None], ...]
+    link: tuple[str, ...]
+
+
+ZLIB = Library((), ("-lz",))
+#: Its static library, so that the modules need no more than the C library where they run.
+LIBDEFLATE = Library((("AEROBEE_LIBDEFLATE", None),), ("-l:libdeflate.a",))
 #: Cython's C of all builds in a working tree.
 KEPT = Path("build", "native", "c")
 
@@ -110,15 +129,31 @@ def build(root: Path, options: Sequence[str] = OPTIONS, kept: Path | None = None
     os.chdir(root)
     try:
         work = Path("build", "native", str(sys.implementation.cache_tag))
-        about = repr((Cython.__version__, sys.version, *options, Path(__file__).read_text()))
+        crc = crc_library()
+        about = repr((Cython.__version__, sys.version, *options, crc, Path(__file__).read_text()))
         made_from = work / "made-from"
         if not made_from.exists() or made_from.read_text() != about:
             shutil.rmtree(work, ignore_errors=True)
-        built = _compiled(work, options, kept or KEPT)
+        built = _compiled(work, options, crc, kept or KEPT)
         made_from.write_text(about)
         return [root / path for path in built]
     finally:
         os.chdir(before)
+
+
+def crc_library() -> Library:
+    """The library whose CRC-32 a build takes: libdeflate if a module with it can be linked."""
+    compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    program = "#include <libdeflate.h>\nvoid *crc(void) { return (void *) libdeflate_crc32; }\n"
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "crc.c")
+        source.write_text(program)
+        command = [*shlex.split(compiler), "-shared", "-fPIC", str(source), *LIBDEFLATE.link]
+        try:
+            subprocess.run([*command, "-o", f"{source}.so"], capture_output=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
+            return ZLIB
+    return LIBDEFLATE
 
 
 def _translations(work: Path, kept: Path) -> list[tuple[Path, Path]]:
@@ -155,7 +190,7 @@ def _replace(target: Path, source: Path) -> None:
     os.replace(new, target)
 
 
-def _compiled(work: Path, options: Sequence[str], kept: Path) -> list[str]:
+def _compiled(work: Path, options: Sequence[str], crc: Library, kept: Path) -> list[str]:
     """The modules, from the working directory's sources; those older than their source are made."""
     translations = _translations(work, kept)
     for c, as_kept in translations:
@@ -169,9 +204,9 @@ def _compiled(work: Path, options: Sequence[str], kept: Path) -> list[str]:
             Extension(
                 f"aerobee.native.{module}",
                 [f"aerobee/native/{module}.pyx"],
-                libraries=["z"],
+                define_macros=list(crc.macros),
                 extra_compile_args=list(options),
-                extra_link_args=list(options),
+                extra_link_args=[*options, *crc.link],
             )
             for module in MODULES
         ],

@@ -22,8 +22,18 @@ cdef extern from *:
     # record or none.
     void publish32 "aerobee_publish32"(uint8_t *to, uint32_t value) noexcept nogil
 
-cdef extern from "zlib.h":
-    unsigned long c_crc32 "crc32"(unsigned long crc, const unsigned char *data, unsigned int size) nogil
+cdef extern from *:
+    """
+    #ifdef AEROBEE_LIBDEFLATE
+    #include <libdeflate.h>
+    #define aerobee_crc32(data, size) libdeflate_crc32(0, data, size)
+    #else
+    #include <zlib.h>
+    #define aerobee_crc32(data, size) ((uint32_t) crc32(0, data, (uInt) (size)))
+    #endif
+    """
+    # The CRC-32 of zlib, by whichever library the build found (`hatch_build.py`).
+    uint32_t c_crc32 "aerobee_crc32"(const unsigned char *data, size_t size) noexcept nogil
 
 
 cdef inline void put32(uint8_t *to, uint32_t value) noexcept nogil:

@@ -198,9 +198,7 @@ def crcs(const uint8_t[::1] buffer, const int64_t[::1] begin, const int64_t[::1]
     if not are_within(buffer.shape[0], begin, end):
         return None
     for row in range(count):
-        to[row] = <int32_t> (
-            c_crc32(0, &buffer[0] + begin[row], <unsigned int> (end[row] - begin[row])) & CRC_MASK
-        )
+        to[row] = <int32_t> (c_crc32(&buffer[0] + begin[row], end[row] - begin[row]) & CRC_MASK)
     return made
 
 

@@ -205,7 +205,7 @@ cdef bint read_record(const uint8_t *at, int64_t room, int64_t log_offset, bint 
     if not is_plain_text(tail, properties_size) or not read_properties(tail, properties_size, record):
         return False
     return not check_body or (
-        <int32_t> (c_crc32(0, at + head, body_size) & CRC_MASK) == <int32_t> get32(at + CRC_AT)
+        <int32_t> (c_crc32(at + head, body_size) & CRC_MASK) == <int32_t> get32(at + CRC_AT)
     )
 
 

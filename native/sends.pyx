@@ -532,7 +532,7 @@ cdef class Sends:
             properties = stored_size(&item.properties, shared)
             size = FIXED_BYTES + item.body_size + topic_size + properties
             put32(record + MAGIC_AT, MAGIC)
-            put32(record + CRC_AT, c_crc32(0, item.body, item.body_size) & CRC_MASK)
+            put32(record + CRC_AT, c_crc32(item.body, item.body_size) & CRC_MASK)
             put32(record + QUEUE_ID_AT, <uint32_t> queue_id)
             put32(record + FLAG_AT, <uint32_t> item.flag)
             put64(record + QUEUE_OFFSET_AT, queue_offset + index)

@@ -13,7 +13,7 @@ from Cython import Utils
 
 from aerobee.native import form
 from aerobee.native.form import VARIABLE
-from hatch_build import MODULES, NativeHook
+from hatch_build import MODULES, ZLIB, NativeHook, crc_library
 from tests.native_builds import make_empty_modules
 
 OTHER = "requests.cpython-39-x86_64-linux-gnu.so"
@@ -65,6 +65,14 @@ def test_required_makes_it_the_failure_of_the_build(
     with pytest.raises(SystemExit, match="needs a C compiler") as ended:
         built(tree, "standard")
     assert "\n" not in str(ended.value), "no traceback of somebody else's"
+
+
+@pytest.mark.parametrize("compiler", ["/bin/false", "/nowhere/cc"])
+def test_crc_is_zlibs_where_libdeflate_cannot_be_linked(
+    monkeypatch: pytest.MonkeyPatch, compiler: str
+) -> None:
+    monkeypatch.setenv("CC", compiler)
+    assert crc_library() is ZLIB
 
 
 @pytest.mark.parametrize(("wish", "compiler"), [("off", "cc"), ("auto", "/bin/false")])
