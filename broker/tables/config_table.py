@@ -41,16 +41,35 @@ C = TypeVar("C", bound=NamedConfig)
 class _Batch(Generic[C]):
     """Changes that one save writes; an entry of None is a deletion."""
 
-    def __init__(self, saved: asyncio.Future[None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self.changes: dict[str, C | None] = {}
-        #: Done when the changes are on the disk, and visible; or with what was in the way.
-        self.saved = saved
+        # A future for each who waits: whoever is cancelled while it waits takes only its own along.
+        self._waiting: list[asyncio.Future[None]] = []
         #: Names that the observers are told by themselves, and whether anything else has changed.
         self.told: dict[str, None] = {}
         self.other = False
         #: How many entries, and how much by `_weight`, these changes may add.
         self.new = 0
         self.weight = 0
+
+    def saved(self) -> asyncio.Future[None]:
+        """Done when the changes are on the disk, and visible; or with what was in the way."""
+        waiting: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append(waiting)
+        return waiting
+
+    def end(self, error: BaseException | None) -> None:
+        """The save is done, or it has failed."""
+        for waiting in self._waiting:
+            if waiting.done():
+                continue
+            if error is None:
+                waiting.set_result(None)
+                continue
+            waiting.set_exception(error)
+            # Those who wait raise it; without any it is no error that nobody saw.
+            waiting.exception()
 
 
 class ConfigTable(Generic[C]):
@@ -86,7 +105,7 @@ class ConfigTable(Generic[C]):
         self.data_version: DataVersion = version or DataVersion(clock_ms(), 0)
         self._observers: list[Callable[[list[C]], None]] = []
         self._unsaved: dict[str, C] = {}
-        self._pending: _Batch[C] = _Batch(loop.create_future())
+        self._pending: _Batch[C] = _Batch(loop)
         self._saving: _Batch[C] | None = None
         # Whether a save is to begin at the end of this turn, or after the save that is under way;
         # and how many callers hold it up.
@@ -136,7 +155,7 @@ class ConfigTable(Generic[C]):
         """The change of this entry that is not done yet; None without such a change."""
         for batch in (self._pending, self._saving):
             if batch is not None and name in batch.changes:
-                return batch.saved
+                return batch.saved()
         return None
 
     def update(self, entry: C) -> asyncio.Future[None]:
@@ -211,7 +230,7 @@ class ConfigTable(Generic[C]):
         """Wait until all that was asked for has been written, or could not be."""
         self._save_next()
         while self._saving is not None:
-            await asyncio.wait([self._saving.saved])
+            await asyncio.wait([self._saving.saved()])
 
     # --- for tables ---------------------------------------------------------------------------
 
@@ -227,8 +246,9 @@ class ConfigTable(Generic[C]):
             before = self._weight(known) if known is not None else 0
             batch.weight += max(0, self._weight(entry) - before)
         batch.changes[name] = entry
+        saved = batch.saved()
         self._save_soon()
-        return batch.saved
+        return saved
 
     def _add_unsaved(self, entry: C) -> None:
         """Take an entry that is visible at once, and made again when a crash comes before its
@@ -289,7 +309,7 @@ class ConfigTable(Generic[C]):
             return
         unsaved = {name: one for name, one in self._unsaved.items() if name not in batch.changes}
         batch.changes = {**unsaved, **batch.changes}
-        self._saving, self._pending = batch, _Batch(self._loop.create_future())
+        self._saving, self._pending = batch, _Batch(self._loop)
         self._more = self._is_lost = False
         version = DataVersion(self._clock_ms(), self.data_version.counter + 1)
         write = partial(self._write, batch.changes, version)
@@ -321,18 +341,14 @@ class ConfigTable(Generic[C]):
         self.failure = None if error is None else SaveFailure.of(str(self._file.path), error)
         if error is None:
             self._apply(batch, version)
-            batch.saved.set_result(None)
-        else:
-            if unsaved and self.failure != before:
-                log.warning(
-                    "entries not written, the next change will path=%s count=%d why=%s",
-                    self._file.path,
-                    unsaved,
-                    error,
-                )
-            batch.saved.set_exception(error)
-            # Those who wait raise it; without any it is no error that nobody saw.
-            batch.saved.exception()
+        elif unsaved and self.failure != before:
+            log.warning(
+                "entries not written, the next change will path=%s count=%d why=%s",
+                self._file.path,
+                unsaved,
+                error,
+            )
+        batch.end(error)
         if self._more and not self._held:
             self._save_next()
 
