@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final
 
+from aerobee.cli.arguments.parser import build_parser
 from aerobee.cli.imports import no_collections
-from aerobee.cli.parser import build_parser
 from aerobee.config.loading.hangup import HANGUPS
 
 # Those that SIGHUP has read their configuration again, instead of ending them.

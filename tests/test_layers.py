@@ -184,6 +184,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         *(
             "workers",
             "errors",
+            "argument_values",
             "decode",
             "foreign_options",
             "option_map",
@@ -199,9 +200,8 @@ ORDER: dict[str, tuple[str, ...]] = {
     "cli": (
         *(
             "imports",
-            "arguments",
-            "shared_arguments",
             "printing",
+            "arguments",
             "acl",
             "configs",
             "serve",
@@ -210,7 +210,6 @@ ORDER: dict[str, tuple[str, ...]] = {
             "cluster",
             "bench",
             "store",
-            "parser",
             "main",
             "__main__",
         ),

@@ -3,7 +3,7 @@
 import argparse
 from typing import TypeVar
 
-from aerobee.pipeline.jobs.common.argument_values import count, whole
+from aerobee.pipeline.argument_values import count, whole
 from aerobee.shards import SHARDS_MAX
 
 # Those of client/message.py, which no command opens before it runs; a test compares them.

@@ -1,17 +1,12 @@
 """The arguments of `aerobee bench`."""
 
 import argparse
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from aerobee.cli.arguments.argument_types import at_most, duration, text
+from aerobee.cli.arguments.shared_arguments import Commands, add_admin, add_client, commands_of
 from aerobee.cli.bench.loads import BATCH, END_TO_END, PULL, SEND, LoadShape, Mode
-from aerobee.cli.shared_arguments import add_admin, add_client
-from aerobee.pipeline.jobs.common.argument_values import count
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
-
-    Commands = _SubParsersAction[argparse.ArgumentParser]
+from aerobee.pipeline.argument_values import count
 
 _EPILOG: Final = """\
 A closed loop (the default) keeps a number of requests under way and shows the highest rate. An open
@@ -28,7 +23,7 @@ def add_bench(parser: argparse.ArgumentParser) -> None:
     """The commands of the group `parser`."""
     parser.epilog = _EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    group = parser.add_subparsers(metavar="COMMAND", required=True)
+    group = commands_of(parser)
     send = _command(group, "send", "send single messages")
     _add_shape(send, SEND)
     batch = _command(group, "batch", "send batches of messages")
@@ -52,7 +47,7 @@ def add_bench(parser: argparse.ArgumentParser) -> None:
     _add_workload(group)
 
 
-def _command(group: "Commands", name: str, about: str) -> argparse.ArgumentParser:
+def _command(group: Commands, name: str, about: str) -> argparse.ArgumentParser:
     parser = group.add_parser(
         name,
         help=about,
@@ -90,7 +85,7 @@ def _add_shape(parser: argparse.ArgumentParser, load: LoadShape) -> None:
     _add_common(parser)
 
 
-def _add_workload(group: "Commands") -> None:
+def _add_workload(group: Commands) -> None:
     about = "run a workload file of the OpenMessaging Benchmark"
     parser = _command(group, "workload", about)
     add = parser.add_argument

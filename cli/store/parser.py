@@ -1,15 +1,16 @@
 """The arguments of `aerobee store`: tools for a store's files, mostly at rest."""
 
 import argparse
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from aerobee.cli.shared_arguments import add_json, add_settings, add_yes
-from aerobee.pipeline.jobs.common.argument_values import count, number, rate
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
-
-    Commands = _SubParsersAction[argparse.ArgumentParser]
+from aerobee.cli.arguments.shared_arguments import (
+    Commands,
+    add_json,
+    add_settings,
+    add_yes,
+    commands_of,
+)
+from aerobee.pipeline.argument_values import count, number, rate
 
 _CODES: Final = """\
 exit codes: 0 sound or done, 1 damage found, 2 usage, 3 could not, 78 configuration
@@ -18,8 +19,9 @@ Sizes of files come from --config or --set, as for serve, or are found from the 
 """
 
 
-def add_store(group: "Commands") -> None:
-    """The commands of the group."""
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """The commands of the group `parser`."""
+    group = commands_of(parser)
     verify = _command(group, "verify", "read everything and say all that is wrong")
     verify.add_argument("--all", action="store_true", help="all findings, not the first of a kind")
     _add_dump(group)
@@ -51,7 +53,7 @@ def add_store(group: "Commands") -> None:
     _add_backups(group)
 
 
-def _add_backups(group: "Commands") -> None:
+def _add_backups(group: Commands) -> None:
     text = "copy what is new to a backup; a broker may run on the store"
     backup = _command(group, "backup", text)
     _add_target(backup)
@@ -72,7 +74,7 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="TARGET", help="the backup's directory")
 
 
-def _add_dump(group: "Commands") -> None:
+def _add_dump(group: Commands) -> None:
     text = "list what the files hold, damaged places too"
     dump = group.add_parser("dump", help=text, description=text)
     what = dump.add_subparsers(metavar="WHAT", required=True)
@@ -119,14 +121,14 @@ def _add_times(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--end", metavar="TIME", help="stored before")
 
 
-def _command(group: "Commands", name: str, text: str) -> argparse.ArgumentParser:
+def _command(group: Commands, name: str, text: str) -> argparse.ArgumentParser:
     """A command on one store, with what they all take; the last word of `name` is its own."""
     parser = _leaf(group, name, text)
     _add_common(parser)
     return parser
 
 
-def _leaf(group: "Commands", name: str, text: str) -> argparse.ArgumentParser:
+def _leaf(group: Commands, name: str, text: str) -> argparse.ArgumentParser:
     """A command without arguments yet."""
     parser = group.add_parser(
         name.split()[-1],

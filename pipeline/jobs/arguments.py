@@ -8,15 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Final
 
-from aerobee.pipeline.jobs.common.argument_values import (
-    MODES,
-    count,
-    hours,
-    number,
-    rate,
-    seconds,
-    size,
-)
+from aerobee.pipeline.argument_values import MODES, count, hours, number, rate, seconds, size
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction

@@ -148,7 +148,7 @@ def run_job_of(spark: Any, command: str) -> tuple[int, list[str]]:
     """A job as its command line has it, in the session that is there."""
     import shlex
 
-    from aerobee.cli.parser import build_parser
+    from aerobee.cli.arguments.parser import build_parser
     from aerobee.cli.printing.times import parse_time
     from aerobee.pipeline.jobs.run import run_job
 

@@ -20,8 +20,8 @@ import pytest
 
 from aerobee import testing
 from aerobee.cli.arguments import argument_types
+from aerobee.cli.arguments.parser import Parser, build_parser
 from aerobee.cli.main import COMMANDS, main
-from aerobee.cli.parser import Parser, build_parser
 from aerobee.cli.printing import output
 from aerobee.cli.printing.times import exact_time, parse_time
 from aerobee.client import message

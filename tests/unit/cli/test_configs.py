@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from aerobee.cli.arguments.parser import build_parser
 from aerobee.cli.main import main
-from aerobee.cli.parser import build_parser
 from aerobee.config.loading.load import load_settings
 from aerobee.config.model import SETTINGS
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from aerobee.cli.arguments.parser import build_parser
 from aerobee.cli.main import main
-from aerobee.cli.parser import build_parser
 from aerobee.pipeline.jobs import run, submit
 from aerobee.pipeline.jobs.arguments import size
 from aerobee.pipeline.jobs.common.job_result import JobFailed, JobResult
@@ -34,7 +34,8 @@ def submit_parser():  # type: ignore[no-untyped-def]
 def test_the_parser_imports_nothing_heavy() -> None:
     heavy = "[m for m in ('pyspark', 'numpy', 'pyarrow', 'matplotlib') if m in sys.modules]"
     code = (
-        f"import sys; from aerobee.cli.parser import build_parser; build_parser(); print({heavy})"
+        "import sys; from aerobee.cli.arguments.parser import build_parser; build_parser(); "
+        f"print({heavy})"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

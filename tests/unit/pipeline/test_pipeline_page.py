@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.cli.parser import build_parser
+from aerobee.cli.arguments.parser import build_parser
 from aerobee.pipeline.jobs.stream.job_plan import read_plan
 from aerobee.pipeline.jobs.stream.tables.packages import PACKAGES
 from aerobee.pipeline.jobs.submit import parse_time

@@ -4,8 +4,8 @@ import argparse
 import re
 from pathlib import Path
 
+from aerobee.cli.arguments.parser import Parser, build_parser
 from aerobee.cli.bench.workload import _KEYS
-from aerobee.cli.parser import Parser, build_parser
 
 PAGE = (Path(__file__).parents[3] / "docs" / "bench.md").read_text()
 WORDS = frozenset(re.findall(r"--[a-z][a-z-]*", PAGE))

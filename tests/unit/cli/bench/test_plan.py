@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from aerobee.cli.arguments.parser import build_parser
 from aerobee.cli.bench.bench_plan import BenchPlan, plan_of
 from aerobee.cli.bench.bench_topics import BenchTopic
 from aerobee.cli.bench.fleet import specs_of
 from aerobee.cli.bench.generator.security import Security
 from aerobee.cli.bench.loads import Mode
-from aerobee.cli.parser import build_parser
 from aerobee.cli.printing.output import CommandFailed
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.statistics import QueueOffsets

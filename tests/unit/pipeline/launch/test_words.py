@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.cli.parser import build_parser
+from aerobee.cli.arguments.parser import build_parser
 from aerobee.pipeline.jobs.common.job_result import JobFailed
 from aerobee.pipeline.launch.words import Words, defaults, flat, split
 

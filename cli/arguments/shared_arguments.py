@@ -7,19 +7,22 @@ would do.
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 from aerobee.cli.arguments.argument_types import seconds, text
 
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
+#: The commands of a group, as argparse keeps them.
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
-    Commands = _SubParsersAction[argparse.ArgumentParser]
+
+def commands_of(parser: argparse.ArgumentParser) -> Commands:
+    """The commands of the group `parser`."""
+    return parser.add_subparsers(metavar="COMMAND", required=True)
 
 
 @contextmanager
 def asking(
-    group: "Commands",
+    group: Commands,
     command: str,
     about: str,
     description: str | None = None,

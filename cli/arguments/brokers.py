@@ -1,0 +1,50 @@
+"""The arguments of `aerobee broker`."""
+
+import argparse
+
+from aerobee.cli.arguments.argument_types import assignment, text
+from aerobee.cli.arguments.shared_arguments import asking, commands_of
+
+
+def add_broker(parser: argparse.ArgumentParser) -> None:
+    """The commands of the group `parser`."""
+    group = commands_of(parser)
+    this_one = "this one alone (default: all masters)"
+    description = (
+        "Have running brokers delete data of no use any more. Only expired data goes; aerobee "
+        "store retention foretells which."
+    )
+    about = "delete now data of no use any more"
+    with asking(group, "broker clean", about, description, admin=True) as clean:
+        add = clean.add_argument
+        add("--log", action="store_true", help="expired commit log segments, without waiting")
+        add("--queues", action="store_true", help="queues without a message left")
+        add("--topics", action="store_true", help="queues of topics that are not there any more")
+        add("--broker", type=text, metavar="NAME", help=this_one)
+    description = (
+        "Ask running masters for their settings, RocketMQ's or ours, or with --address any broker, "
+        "such as a slave. Secrets are not shown. "
+        "aerobee config show gives the settings of a file, this environment and flags. On a broker "
+        "of ours --set changes, at once and for its next starts, the settings that a reload may "
+        "change, if admin.remote_config is on there."
+    )
+    about = "the settings that running brokers have, under RocketMQ's names; --set changes them"
+    with asking(group, "broker config", about, description, admin=True) as config:
+        add = config.add_argument
+        add("key", nargs="*", type=text, metavar="KEY", help="only these")
+        add(
+            "--set", action="append", default=[], type=assignment, metavar="KEY=VALUE",
+            help="change a setting (more than once: all of them or none)",
+        )  # fmt: skip
+        add("--broker", type=text, metavar="NAME", help=this_one)
+        about = "show those of the broker at this address, such as a slave"
+        add("--address", type=text, metavar="HOST:PORT", help=about)
+    description = (
+        "Show the brokers of each name: which is the master, where its log ends, what each slave "
+        "has acknowledged and lacks. RocketMQ 4.9 tells the ends of its logs only. Lag in bytes."
+    )
+    about = "masters and slaves, and how far each slave is"
+    with asking(group, "broker ha", about, description) as ha:
+        ha.add_argument(
+            "--broker", type=text, metavar="NAME", help="those of this name (default: all)"
+        )
