@@ -1,4 +1,4 @@
-"""Values of the jobs' arguments: what argparse calls for each, with an error in one line."""
+"""Values of arguments: what argparse calls for each, with an error in one line."""
 
 from __future__ import annotations
 
@@ -65,17 +65,3 @@ def rate(text: str) -> float:
     if not 0 < value <= 1e9:
         raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
     return value
-
-
-def key_values(texts: list[str], option: str) -> dict[str, str]:
-    """KEY=VALUE of a repeatable option. Raises JobFailed."""
-    # Every command reads its numbers with this module, and only a job needs that module.
-    from aerobee.pipeline.jobs.common.job_result import USAGE, JobFailed
-
-    pairs: dict[str, str] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise JobFailed(f"{option} {text}: not KEY=VALUE", USAGE)
-        pairs[key] = value
-    return pairs

@@ -13,13 +13,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from aerobee.pipeline.argument_values import key_values
 from aerobee.pipeline.errors import OptionError, PipelineError, sentence_in
 from aerobee.pipeline.files.directory import find_stores
 from aerobee.pipeline.foreign_options import missing_column
 from aerobee.pipeline.jobs.checks import ParseTime, check
 from aerobee.pipeline.jobs.common.inputs import StoreInput
-from aerobee.pipeline.jobs.common.job_result import COULD_NOT, DAMAGED, JobFailed, JobResult
+from aerobee.pipeline.jobs.common.job_result import (
+    COULD_NOT,
+    DAMAGED,
+    JobFailed,
+    JobResult,
+    key_values,
+)
 from aerobee.pipeline.jobs.common.spark_session import NEEDED, Progress, open_session, step
 
 if TYPE_CHECKING:

@@ -83,3 +83,14 @@ def size_text(count: int) -> str:
         if count >= unit:
             return f"{count / unit:.1f} {name}"
     return f"{count} bytes"
+
+
+def key_values(texts: list[str], option: str) -> dict[str, str]:
+    """KEY=VALUE of a repeatable option. Raises JobFailed."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise JobFailed(f"{option} {text}: not KEY=VALUE", USAGE)
+        pairs[key] = value
+    return pairs

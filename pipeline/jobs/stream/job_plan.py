@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from aerobee.pipeline.argument_values import key_values
 from aerobee.pipeline.errors import OptionError
 from aerobee.pipeline.jobs.arguments import ADD
 from aerobee.pipeline.jobs.checks import ParseTime
-from aerobee.pipeline.jobs.common.job_result import USAGE, JobFailed
+from aerobee.pipeline.jobs.common.job_result import USAGE, JobFailed, key_values
 from aerobee.pipeline.source.source_options import read_source_options
 from aerobee.protocol.filters.property_filter import SQL_TYPE
 

@@ -12,10 +12,9 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from aerobee.pipeline.argument_values import key_values
 from aerobee.pipeline.jobs.checks import ParseTime, check_master
 from aerobee.pipeline.jobs.common.inputs import register_topics
-from aerobee.pipeline.jobs.common.job_result import JobFailed, JobResult
+from aerobee.pipeline.jobs.common.job_result import JobFailed, JobResult, key_values
 from aerobee.pipeline.jobs.common.spark_session import open_session, spark_version
 from aerobee.pipeline.jobs.stream.bodies import IS_BAD, bad_rows, decoded, json_schema
 from aerobee.pipeline.jobs.stream.failures import as_arguments, stream_failure
