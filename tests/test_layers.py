@@ -201,6 +201,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         *(
             "imports",
             "printing",
+            "documents",
             "arguments",
             "acl",
             "configs",

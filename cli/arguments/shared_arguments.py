@@ -63,6 +63,14 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
     either.add_argument("--dry-run", action="store_true", help="say what would be, as without it")
 
 
+def add_expect(parser: argparse.ArgumentParser) -> None:
+    """`parsed.expect`: the hash that a preview ended with, None without it
+    (`cluster/previews.py`)."""
+    parser.add_argument(
+        "--expect", metavar="HASH", help="do it only if all is still as the preview showed it"
+    )
+
+
 def add_client(parser: argparse.ArgumentParser) -> None:
     """The arguments for name servers, brokers, account and TLS, which `cluster/command_session.py`
     reads."""

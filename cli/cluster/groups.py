@@ -6,7 +6,7 @@ that only they know: in its place stands that word, and null in JSON.
 
 import argparse
 import asyncio
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from aerobee.cli.cluster.command_session import (
     admin_of,
@@ -14,7 +14,9 @@ from aerobee.cli.cluster.command_session import (
     client_command,
     say_slaves_read,
 )
-from aerobee.cli.printing.output import OK, CommandFailed, print_json, print_table, say, show
+from aerobee.cli.documents.document import print_document
+from aerobee.cli.documents.groups import GroupDescription, GroupSummary, GroupTopic, Member
+from aerobee.cli.printing.output import OK, CommandFailed, print_table, say, show
 from aerobee.client.admin import Admin
 from aerobee.protocol.bodies.clients import BROADCASTING
 from aerobee.protocol.bodies.statistics import ConnectionData, ConsumeStats, GroupState
@@ -25,16 +27,6 @@ _GROUPS_AT_ONCE: Final = 16
 OWN_OFFSETS: Final = (
     "its members keep their offsets themselves (broadcasting): how far each is, no broker knows"
 )
-
-
-class _Group(NamedTuple):
-    """One group in a listing."""
-
-    name: str
-    brokers: list[str]
-    members: int
-    topics: int
-    lag: int | None  # None: only its members know
 
 
 @client_command
@@ -53,12 +45,12 @@ async def list_groups(parsed: argparse.Namespace) -> int:
         )
         say_slaves_read(admin)
     if parsed.json:
-        print_json([group._asdict() for group in groups])
+        print_document(groups)
         return OK
     print_table(
         ("group", "brokers", "members", "topics", "behind"),
         [
-            (one.name, ", ".join(one.brokers), one.members, one.topics, behind_text(one.lag))
+            (one.group, ", ".join(one.brokers), one.members, one.topics, behind_text(one.lag))
             for one in groups
         ],
     )
@@ -67,12 +59,20 @@ async def list_groups(parsed: argparse.Namespace) -> int:
     return OK
 
 
-async def _look(admin: Admin, name: str, brokers: list[str], turns: asyncio.Semaphore) -> _Group:
+async def _look(
+    admin: Admin, name: str, brokers: list[str], turns: asyncio.Semaphore
+) -> GroupSummary:
     async with turns:
         state = await admin.group_state(name)
         stats = await stats_of(admin, name, state)
     topics = {queue.topic for queue in stats.queues}
-    return _Group(name, brokers, len(members_of(state)), len(topics), _lag(state, stats))
+    return GroupSummary(
+        group=name,
+        brokers=brokers,
+        members=len(members_of(state)),
+        topics=len(topics),
+        lag=_lag(state, stats),
+    )
 
 
 def members_of(state: dict[str, GroupState]) -> dict[str, ConnectionData]:
@@ -130,11 +130,11 @@ async def describe_group(parsed: argparse.Namespace) -> int:
     members = members_of(state)
     topics = _topics(parsed.group, state, stats)
     if parsed.json:
-        print_json(_fields(parsed.group, brokers or sorted(state), state, members, topics))
+        print_document(_description(parsed.group, brokers or sorted(state), state, topics))
         return OK
     models = {f"{one.consume_type}, {one.message_model}" for one in state.values()}
     online = f"{len(members)} members online" if members else "no member online"
-    say(f"group {parsed.group}: {'; '.join([online, *sorted(models)])}")
+    show(f"group {parsed.group}: {'; '.join([online, *sorted(models)])}")
     print_table(
         ("client id", "address", "language", "version"),
         [(one.client_id, one.address, one.language, version_name(one.version))
@@ -144,7 +144,7 @@ async def describe_group(parsed: argparse.Namespace) -> int:
         show("")
     print_table(
         ("topic", "subscription", "queues", "behind"),
-        [(*list(one.values())[:-1], behind_text(one["behind"])) for one in topics],
+        [(one.topic, one.subscription, one.queues, behind_text(one.lag)) for one in topics],
     )
     if keeps_own_offsets(state):
         say(OWN_OFFSETS)
@@ -153,7 +153,7 @@ async def describe_group(parsed: argparse.Namespace) -> int:
     return OK
 
 
-def _topics(group: str, state: dict[str, GroupState], stats: ConsumeStats) -> list[dict[str, Any]]:
+def _topics(group: str, state: dict[str, GroupState], stats: ConsumeStats) -> list[GroupTopic]:
     """The topics that it subscribes to now, those where it has offsets, and its retry topic if
     messages wait for it."""
     retry = {retry_topic(group): stats.waiting_retries} if stats.waiting_retries else {}
@@ -165,37 +165,33 @@ def _topics(group: str, state: dict[str, GroupState], stats: ConsumeStats) -> li
         queues = {queue: one for queue, one in stats.queues.items() if queue.topic == topic}
         in_topic = ConsumeStats(queues, waiting_retries=retry.get(topic, 0))
         found.append(
-            {
-                "topic": topic,
-                "subscription": subscribed.get(topic),
-                "queues": len(queues),
-                "behind": _lag(state, in_topic),
-            }
+            GroupTopic(
+                topic=topic,
+                subscription=subscribed.get(topic),
+                queues=len(queues),
+                lag=_lag(state, in_topic),
+            )
         )
     return found
 
 
-def _fields(
-    group: str,
-    brokers: list[str],
-    state: dict[str, GroupState],
-    members: dict[str, ConnectionData],
-    topics: list[dict[str, Any]],
-) -> dict[str, Any]:
+def _description(
+    group: str, brokers: list[str], state: dict[str, GroupState], topics: list[GroupTopic]
+) -> GroupDescription:
     one = next(iter(state.values()), None)
-    return {
-        "group": group,
-        "brokers": brokers,
-        "consume_type": one.consume_type if one else None,
-        "message_model": one.message_model if one else None,
-        "members": [
-            {
-                "client_id": member.client_id,
-                "address": member.address,
-                "language": member.language,
-                "version": version_name(member.version),
-            }
-            for member in members.values()
+    return GroupDescription(
+        group=group,
+        brokers=brokers,
+        consume_type=one.consume_type if one else None,
+        message_model=one.message_model if one else None,
+        members=[
+            Member(
+                client_id=member.client_id,
+                address=member.address,
+                language=member.language,
+                version=version_name(member.version),
+            )
+            for member in members_of(state).values()
         ],
-        "topics": topics,
-    }
+        topics=topics,
+    )

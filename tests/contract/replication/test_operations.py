@@ -344,7 +344,7 @@ async def test_groups_are_read_from_a_slave_while_the_master_is_away(
                 assert "no master of pair is registered: a slave was asked" in said
             code, out, said = await run("group", "list", "--json")
             assert code == 0
-            assert [(one["name"], one["brokers"]) for one in json.loads(out)] == [("CG", ["pair"])]
+            assert [(one["group"], one["brokers"]) for one in json.loads(out)] == [("CG", ["pair"])]
             assert len(said.splitlines()) == 1
             assert "no master of pair is registered" in said
             assert (await run("group", "describe", "CG"))[0] == 0

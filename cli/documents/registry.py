@@ -1,0 +1,54 @@
+"""The document of each command that prints JSON: a type, or the list of one.
+
+A command that prints one object a line has the type of a line.
+"""
+
+from typing import Any, Final
+
+from aerobee.cli.documents.groups import GroupDescription, GroupSummary
+
+DOCUMENTS: Final[dict[str, Any]] = {
+    "group list": list[GroupSummary],
+    "group describe": GroupDescription,
+}
+#: Commands whose documents have no type yet.
+UNTYPED: Final = frozenset(
+    {
+        "shards",
+        "config show",
+        "config check",
+        "broker clean",
+        "broker config",
+        "broker ha",
+        "topic list",
+        "topic create",
+        "topic describe",
+        "topic delete",
+        "offset show",
+        "offset reset",
+        "offset clone",
+        "message send",
+        "message cancel",
+        "message pull",
+        "message tail",
+        "message query",
+        "bench send",
+        "bench batch",
+        "bench pull",
+        "bench e2e",
+        "bench workload",
+        "store verify",
+        "store rebuild",
+        "store repair",
+        "store truncate",
+        "store export-timers",
+        "store retention",
+        "store backup",
+        "store restore",
+        "store verify-backup",
+        "store dump messages",
+        "store dump queues",
+        "store dump index",
+        "store dump checkpoint",
+    }
+)
