@@ -35,7 +35,7 @@ class GroupTopic(Document, frozen=True, kw_only=True):
     #: The expression that its members subscribe with; null while none is online.
     subscription: str | None
     queues: int
-    #: As in GroupSummary.
+    #: The same as that of GroupSummary.
     lag: int | None
 
 
