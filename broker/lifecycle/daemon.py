@@ -471,6 +471,12 @@ class Daemon:
             "check that the name servers run and that namesrvAddr names them; one that asks for "
             "accounts wants an administrator's in conf/tools.yml (aclToolsFile), read at the start",
         )
+        self.health.note(
+            "its name is its own",
+            self.registrar.namesake_problem,
+            "stop one of the two, or give it a name or an id of its own; the note goes with the "
+            "next registration",
+        )
         self.health.add(
             "disk",
             disk_probe(
