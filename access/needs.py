@@ -275,6 +275,8 @@ BROKER_NEEDS: Final[Mapping[int, Needs]] = {
             RequestCode.GET_ALL_PRODUCER_INFO,
             # Tells of messages that nobody may see yet, and looks at very many.
             RequestCode.WAITING_MESSAGES,
+            # Sends producers elsewhere.
+            RequestCode.DRAIN,
         ),
         administrator,
     ),

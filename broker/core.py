@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -137,11 +137,13 @@ class BrokerCore:
         live_settings: LiveSettings | None = None,
         turns: Turns | None = None,
         form: CompiledForm | None = None,
+        further: Mapping[int, Handler] | None = None,
     ) -> None:
         """`events` is the listener with which `store` was opened. Without `live_settings` no
         request changes a setting. `turns` are the loop's. `form` serves plain requests from the
-        reads of connections."""
+        reads of connections. `further` handlers serve what the daemon knows beside this."""
         self.settings = settings
+        self._further = further or {}
         self.role = Role(settings)
         # The permission with which the topics are registered.
         self._permission = settings.broker_permission
@@ -493,6 +495,7 @@ class BrokerCore:
             **self._asking_handlers(),
             **self._admin_handlers(),
             **WaitingRequests(self._waits, self.deleted_topics).handlers(),
+            **self._further,
         }
         handlers = self._serve_replication(handlers)
         pulls: dict[int, Handler] = {

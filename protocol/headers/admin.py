@@ -24,6 +24,13 @@ class TopicHeader(Header):
     topic: str
 
 
+class DrainHeader(Header):
+    """DRAIN: `action` is begin, undo, or empty for a look."""
+
+    action: str = ""
+    everything: bool = False
+
+
 class GroupHeader(Header):
     """GET_SUBSCRIPTIONGROUP_CONFIG."""
 

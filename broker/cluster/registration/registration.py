@@ -11,6 +11,10 @@ administrators, which is made in steps. When the broker as a whole may not be re
 topic is registered with the broker's permission instead of its own, so that clients turn elsewhere.
 The compressed form loses sysFlag and order of topics: the format has no place for them.
 
+While the broker is drained, topics are registered without the right to write (`withhold`). They are
+registered then under a data version that no file has, so that name servers take over the change,
+and the change back after a kill as well: the next start has another version.
+
 A slave registers all its topics each time, whatever `forceRegister` says: the answer, which names
 its master, comes to a whole registration only (master_address.py).
 
@@ -25,8 +29,9 @@ import asyncio
 import logging
 import ssl
 import struct
+import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -38,7 +43,7 @@ from aerobee.broker.cluster.registration.name_server_link import LinkOptions, Na
 from aerobee.broker.cluster.registration.namesake import find_namesake, namesake_warning
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
-from aerobee.protocol.bodies.routes import PERM_READ_WRITE
+from aerobee.protocol.bodies.routes import PERM_READ_WRITE, PERM_WRITE
 from aerobee.protocol.bodies.topics import DataVersion, TopicConfig
 from aerobee.protocol.checksum import body_crc
 from aerobee.protocol.codes import RequestCode
@@ -112,6 +117,11 @@ class Registrar:
         self._flush: asyncio.Handle | None = None
         # The whole table as last encoded, and its version.
         self._encoded: tuple[DataVersion, bytes] | None = None
+        # The names of topics that are registered without the right to write; the times at which
+        # that changed, in number and in ms since 1970.
+        self._withheld: Container[str] = ()
+        self.withheld_changes = 0
+        self._withheld_since_ms = 0
         topics.subscribe(self._topics_changed)
 
     async def start(self) -> None:
@@ -146,6 +156,27 @@ class Registrar:
         for link in self._links:
             link.wake()
 
+    def withhold(self, topics: Container[str]) -> None:
+        """Register the topics of these names without the right to write from now on, others with
+        it. The name servers hear of it soon (`all_told`)."""
+        self._withheld = topics
+        self.withheld_changes += 1
+        now_ms = time.time_ns() // 1_000_000
+        # A clock that was set back must not make a version that name servers know already.
+        self._withheld_since_ms = max(now_ms, self._withheld_since_ms + 1)
+        for link in self._links:
+            link.wake()
+
+    @property
+    def all_told(self) -> bool:
+        """Whether each name server that has registered us knows the last `withhold`."""
+        told = [link.told == self.withheld_changes for link in self._links if link.registered]
+        return bool(told) and all(told)
+
+    def links_registered(self) -> list[NameServerLink]:
+        """The links to name servers that have registered us, as configured."""
+        return [link for link in self._links if link.registered]
+
     def _topics_changed(self, topics: list[TopicConfig]) -> None:
         """Register a change of the topic table: these topics, or (empty) something else.
 
@@ -166,9 +197,9 @@ class Registrar:
         """REGISTER_BROKER with every topic."""
         topics, settings = self._topics, self._settings
         plain = settings.broker_permission & PERM_READ_WRITE == PERM_READ_WRITE
-        if plain and not settings.compressed_register:
+        if plain and not settings.compressed_register and not self._withheld:
             return self._registration(_WHOLE % await self._listing())
-        version = topics.data_version
+        version = self._version
         if self._encoded is None or self._encoded[0] != version:
             self._encoded = (version, self._body(version, topics.all()))
         return self._registration(self._encoded[1])
@@ -194,7 +225,7 @@ class Registrar:
         return make_request(
             RequestCode.QUERY_DATA_VERSION,
             BrokerIdentityHeader(**self._names()).to_ext(),
-            version_body(self._topics.data_version),
+            version_body(self._version),
         )
 
     def unregister(self, returns: bool) -> Command:
@@ -257,15 +288,30 @@ class Registrar:
         table = self._topics
         # A topic may have gone again within the turn.
         topics = [topic for name in changed if (topic := table.get(name)) is not None]
-        body = self._body(table.data_version, topics)
+        body = self._body(self._version, topics)
         for link in self._links:
             link.send_now(self._registration(body))
 
     def _body(self, version: DataVersion, topics: list[TopicConfig]) -> bytes:
         settings = self._settings
+        if self._withheld:
+            topics = [self._without_write(topic) for topic in topics]
         return registration_body(
             version, topics, settings.broker_permission, compressed=settings.compressed_register
         )
+
+    def _without_write(self, topic: TopicConfig) -> TopicConfig:
+        if not topic.perm & PERM_WRITE or topic.name not in self._withheld:
+            return topic
+        return replace(topic, perm=topic.perm & ~PERM_WRITE)
+
+    @property
+    def _version(self) -> DataVersion:
+        """The version that name servers are told."""
+        version = self._topics.data_version
+        if not self._withheld:
+            return version
+        return version._replace(timestamp_ms=self._withheld_since_ms)
 
     def _registration(self, body: bytes) -> Command:
         header = RegisterBrokerHeader(
