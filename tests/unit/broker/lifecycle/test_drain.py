@@ -35,7 +35,10 @@ TOPIC, OWN = "Orders", "OnlyHere"
 # Clients of these tests read routes five times a second.
 REFRESH_S = 0.2
 OPTIONS = ProducerOptions(
-    retries=0, route_refresh_interval_s=REFRESH_S, heartbeat_interval_s=REFRESH_S
+    retries=0,
+    route_refresh_interval_s=REFRESH_S,
+    heartbeat_interval_s=REFRESH_S,
+    avoid_failed_broker_s=0.0,
 )
 
 
