@@ -214,7 +214,7 @@ def _on_signals(
             # stays.
             print(f"aerobee: second {number.name}, leaving at once", file=sys.stderr, flush=True)
             os._exit(128 + number)
-        # Whoever stops a broker at its terminal wants it stopped now.
+        # A person who stops a broker at its terminal wants it stopped now.
         stop.ask(drains=number == signal.SIGTERM and daemon.serving and not supervised)
         if not daemon.serving:
             log.warning(

@@ -515,7 +515,19 @@ class Daemon:
             first = lambda: self.store.min_log_offset  # noqa: E731 - asked each time
             note_replication(health, settings, core.role, core.replication, first)
 
-    def _check_drain(self) -> None:
+    def _check_registration(self) -> None:
+        self.health.add(
+            "registered",
+            registered_probe(self.registrar),
+            "check that the name servers run and that namesrvAddr names them; one that asks for "
+            "accounts wants an administrator's in conf/tools.yml (aclToolsFile), read at the start",
+        )
+        self.health.note(
+            "its name is its own",
+            self.registrar.namesake_problem,
+            "stop one of the two, or give it a name or an id of its own; the note goes with the "
+            "next registration",
+        )
         self.health.add(
             "draining",
             lambda: None if self._drain is None else self._drain.problem(),
@@ -530,18 +542,7 @@ class Daemon:
             self.store.not_writable_reason,
             "the reason says which file or disk; a full disk needs room, a failed one a restart",
         )
-        self.health.add(
-            "registered",
-            registered_probe(self.registrar),
-            "check that the name servers run and that namesrvAddr names them; one that asks for "
-            "accounts wants an administrator's in conf/tools.yml (aclToolsFile), read at the start",
-        )
-        self.health.note(
-            "its name is its own",
-            self.registrar.namesake_problem,
-            "stop one of the two, or give it a name or an id of its own; the note goes with the "
-            "next registration",
-        )
+        self._check_registration()
         self.health.add(
             "disk",
             disk_probe(
@@ -565,7 +566,6 @@ class Daemon:
             "what only those files held is not served; restore it if it is needed, then move the "
             "files away",
         )
-        self._check_drain()
         self._note_replication()
         if self.core.access is not None:
             self._note_accounts("accounts", self.core.access)

@@ -14,10 +14,10 @@ route has read it again: `drain.route_refresh_ms` after the last name server was
 no producer is connected. Rare senders need that time: between two of their sends nothing shows
 whether they know the new route.
 
-A topic that nobody else takes keeps its rights, since its producers could go nowhere; whoever asks
-for `everything` has it drained as well. Who takes over is asked again every few seconds: if the
-others go as well, the topics get their rights back. Nothing of this is stored: the next start
-registers with all rights.
+A topic that nobody else takes keeps its rights, since its producers could go nowhere, unless
+`everything` is to be drained. The name server is asked again every few seconds: if the others go as
+well, the topics get their rights back. Nothing of this is stored: the next start registers with all
+rights.
 
 Loop thread only.
 """

@@ -28,7 +28,7 @@ _BEARER: Final = "Bearer "
 
 
 def serve_request(drain: Drain, command: Command) -> bytes:
-    """Carry out DRAIN and answer with the state. Raises BadRequest for an action that is none."""
+    """Carry out DRAIN and answer with the state. Raises BadRequest for another action."""
     header = DrainHeader.from_ext(command.ext)
     if header.action == BEGIN:
         drain.begin(everything=header.everything)
