@@ -131,6 +131,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "acl explain": ("acl", "explain_account"),
     "broker clean": ("cluster.brokers", "clean"),
     "broker config": ("cluster.brokers", "show_config"),
+    "broker drain": ("cluster.drain", "drain"),
     "broker ha": ("cluster.replication", "show_ha"),
     "topic list": ("cluster.topics", "list_topics"),
     "topic create": ("cluster.topic_create", "create_topic"),

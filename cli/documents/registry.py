@@ -5,11 +5,13 @@ A command that prints one object a line has the type of a line.
 
 from typing import Any, Final
 
+from aerobee.cli.documents.draining import BrokerDrain
 from aerobee.cli.documents.groups import GroupDescription, GroupSummary
 
 DOCUMENTS: Final[dict[str, Any]] = {
     "group list": list[GroupSummary],
     "group describe": GroupDescription,
+    "broker drain": BrokerDrain,
 }
 #: Commands whose documents have no type yet.
 UNTYPED: Final = frozenset(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from aerobee.broker.cluster.registration.namesake import NameServer, ask_brokers
-from aerobee.protocol.bodies.routes import PERM_WRITE, TopicRoute, masters
+from aerobee.protocol.bodies.routes import TopicRoute, masters
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import ProtocolError
 from aerobee.protocol.frames.command import Command, make_request
@@ -31,7 +31,9 @@ async def find_taken(name_server: NameServer, own: str, topics: Sequence[str]) -
     for start in range(0, len(topics), _AT_ONCE):
         names = topics[start : start + _AT_ONCE]
         answers = await asyncio.gather(*(_ask_route(name_server, name) for name in names))
-        taken |= {name for name, answer in zip(names, answers, strict=True) if takers(answer, own)}
+        for name, route in zip(names, answers, strict=True):
+            if route is not None and route.writable_at() - {own}:
+                taken.add(name)
     return frozenset(taken)
 
 
@@ -47,16 +49,3 @@ def _read(answer: Command) -> TopicRoute | None:
         return TopicRoute.parse(answer.body)
     except ProtocolError:
         return None
-
-
-def takers(route: TopicRoute | None, own: str) -> set[str]:
-    """The names of the brokers other than `own` to which producers may send by this route."""
-    if route is None:
-        return set()
-    others = masters(route.brokers).keys() - {own}
-    writable = {
-        span.broker_name
-        for span in route.queues
-        if span.perm & PERM_WRITE and span.write_queues > 0
-    }
-    return others & writable

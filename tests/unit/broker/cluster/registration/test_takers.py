@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aerobee.broker.cluster.registration.takers import find_taken, takers
+from aerobee.broker.cluster.registration.takers import find_taken
 from aerobee.protocol.bodies.routes import BrokerRoute, QueueRoute, TopicRoute
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.frames.command import Command, make_request
@@ -25,11 +25,7 @@ MASTERS = (BrokerRoute("a", "c", {0: "1:1"}), BrokerRoute("b", "c", {0: "2:1", 1
     ids=["writable", "its own", "not writable", "no queue", "slaves alone"],
 )
 def test_a_topic_is_taken_where_another_master_may_be_written(queues, brokers, expected) -> None:
-    assert takers(TopicRoute(queues, brokers), "a") == expected
-
-
-def test_a_topic_without_a_route_is_taken_by_nobody() -> None:
-    assert takers(None, "a") == set()
+    assert TopicRoute(queues, brokers).writable_at() - {"a"} == expected
 
 
 class Scripted:
