@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from aerobee.cli.cluster.command_session import admin_of, client_command, exit_code
 from aerobee.cli.cluster.previews import check_expected, say_how_to
+from aerobee.cli.cluster.topics import is_internal
 from aerobee.cli.documents.document import print_document
 from aerobee.cli.documents.draining import BrokerDrain
 from aerobee.cli.printing.output import OK, REFUSED, CommandFailed, print_pairs, say
@@ -31,7 +32,6 @@ from aerobee.client.administration.draining import (
 from aerobee.client.errors import ClientError
 from aerobee.nearest_name import nearest_name
 from aerobee.protocol.bodies.drain import ASKING, BEGIN, SERVING, UNDO, DrainStatus
-from aerobee.protocol.names import DLQ_PREFIX, is_retry_topic, is_system_topic
 
 _LOOK_S: Final = 0.5
 # RocketMQ's clients read routes every 30 s, and a quiet moment after that says that they have left.
@@ -81,13 +81,8 @@ async def _check_known(admin: Admin, broker: str) -> None:
 async def _plan(admin: Admin, broker: str) -> _Plan:
     address = await admin.administered_at(broker)
     info = await admin.cluster()
-    names = {broker, *info.brokers, *info.clusters}
-    topics = [
-        topic
-        for topic in await writable_topics(admin.session, address)
-        if not (topic in names or is_system_topic(topic) or is_retry_topic(topic))
-        and not topic.startswith(DLQ_PREFIX)
-    ]
+    writable = await writable_topics(admin.session, address)
+    topics = [topic for topic in writable if not is_internal(topic, info)]
     taken = await other_takers(admin.session, topics, broker)
     return _Plan(
         address,
