@@ -29,7 +29,6 @@ import asyncio
 import logging
 import ssl
 import struct
-import time
 import zlib
 from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -117,11 +116,10 @@ class Registrar:
         self._flush: asyncio.Handle | None = None
         # The whole table as last encoded, and its version.
         self._encoded: tuple[DataVersion, bytes] | None = None
-        # The names of topics that are registered without the right to write; the times at which
-        # that changed, in number and in ms since 1970.
+        # The names of topics that are registered without the right to write, and how often that
+        # has changed.
         self._withheld: Container[str] = ()
         self.withheld_changes = 0
-        self._withheld_since_ms = 0
         topics.subscribe(self._topics_changed)
 
     async def start(self) -> None:
@@ -161,9 +159,6 @@ class Registrar:
         it. The name servers hear of it soon (`all_told`)."""
         self._withheld = topics
         self.withheld_changes += 1
-        now_ms = time.time_ns() // 1_000_000
-        # A clock that was set back must not make a version that name servers know already.
-        self._withheld_since_ms = max(now_ms, self._withheld_since_ms + 1)
         for link in self._links:
             link.wake()
 
@@ -307,11 +302,12 @@ class Registrar:
 
     @property
     def _version(self) -> DataVersion:
-        """The version that name servers are told."""
+        """The version that name servers are told. While rights are withheld it is none that the
+        table has had: a change of topics moves the counter as well."""
         version = self._topics.data_version
         if not self._withheld:
             return version
-        return version._replace(timestamp_ms=self._withheld_since_ms)
+        return version._replace(timestamp_ms=version.timestamp_ms + self.withheld_changes)
 
     def _registration(self, body: bytes) -> Command:
         header = RegisterBrokerHeader(
