@@ -210,9 +210,9 @@ def _on_signals(
             log.info("second %s, the drain is skipped", number.name)
             return
         if stop.asked.is_set():
-            # This is the second signal: leave now. Acknowledged messages are in the files; `abort`
+            # This is a further signal: leave now. Acknowledged messages are in the files; `abort`
             # stays.
-            print(f"aerobee: second {number.name}, leaving at once", file=sys.stderr, flush=True)
+            print(f"aerobee: {number.name} again, leaving at once", file=sys.stderr, flush=True)
             os._exit(128 + number)
         # A person who stops a broker at its terminal wants it stopped now.
         stop.ask(drains=number == signal.SIGTERM and daemon.serving and not supervised)

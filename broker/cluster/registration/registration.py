@@ -302,8 +302,8 @@ class Registrar:
 
     @property
     def _version(self) -> DataVersion:
-        """The version that name servers are told. While rights are withheld it is none that the
-        table has had: a change of topics moves the counter as well."""
+        """The version that name servers are told. While rights are withheld the table
+        has never had it: a change of topics moves the counter as well."""
         version = self._topics.data_version
         if not self._withheld:
             return version
