@@ -56,8 +56,12 @@ log = logging.getLogger("aerobee.broker.drain")
 # under way has come.
 _QUIET_S: Final = 2.0
 _TICK_S: Final = 0.2
-# Between two looks who takes over; and the longest that one name server gets to answer all of it.
+# Between two looks who takes over, and once nobody waits for that any more; at least ten times as
+# long as a look takes, which is a request for each topic. And the longest that one name server gets
+# to answer all of it.
 _LOOK_AGAIN_S: Final = 5.0
+_LOOK_RARELY_S: Final = 30.0
+_PAUSE_AT_LEAST: Final = 10
 _ASK_ALL_S: Final = 10.0
 # Between two reports to the supervisor.
 _REPORT_S: Final = 5.0
@@ -213,7 +217,9 @@ class Drain:
 
     async def _run(self) -> None:
         while True:
+            asked = self._clock()
             taken = await self._ask_taken()
+            took_s = self._clock() - asked
             if self._state == ASKING:
                 if (refused := self._why_not(taken)) is not None:
                     log.info("not drained why=%s", refused)
@@ -223,10 +229,14 @@ class Drain:
             if taken is not None:
                 self._take_over(taken)
             self._heard.set()
-            until = self._clock() + _LOOK_AGAIN_S
-            while self._clock() < until:
+            looked = self._clock()
+            while self._clock() - looked < self._pause_s(took_s):
                 self._judge()
                 await asyncio.sleep(_TICK_S)
+
+    def _pause_s(self, took_s: float) -> float:
+        pause_s = _LOOK_RARELY_S if self._state == DRAINED else _LOOK_AGAIN_S
+        return max(pause_s, _PAUSE_AT_LEAST * took_s)
 
     async def _ask_taken(self) -> frozenset[str] | None:
         """The topics that other masters take; None when no name server could be asked."""
@@ -250,6 +260,8 @@ class Drain:
         return [name for name in names if not is_system(name) and not is_retry_topic(name)]
 
     def _why_not(self, taken: frozenset[str] | None) -> str | None:
+        if not self._settings.broker_permission & PERM_WRITE:
+            return "broker.permission lets nobody send here, so there is nobody to let go"
         if taken is None:
             return "no name server answers, so producers cannot be told to go elsewhere"
         if self._everything or taken.intersection(self._users(self._writable())):

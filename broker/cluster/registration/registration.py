@@ -67,6 +67,8 @@ _FIRST_TRY_S = 1.0
 _COMPRESSION_LEVEL = 9
 _LENGTH = struct.Struct(">i")
 _NO_FILTER_SERVERS = b"[]"
+# Topics that are encoded in a turn of the loop, some microseconds each.
+_STEP = 256
 # The form that `registration_body` writes, around the topics.
 _WHOLE = b'{"filterServerList":[],"topicConfigSerializeWrapper":%b}'
 
@@ -192,8 +194,9 @@ class Registrar:
         """REGISTER_BROKER with every topic."""
         topics, settings = self._topics, self._settings
         plain = settings.broker_permission & PERM_READ_WRITE == PERM_READ_WRITE
-        if plain and not settings.compressed_register and not self._withheld:
-            return self._registration(_WHOLE % await self._listing())
+        if plain and not settings.compressed_register:
+            made = self._withheld_listing() if self._withheld else self._listing()
+            return self._registration(_WHOLE % await made)
         version = self._version
         if self._encoded is None or self._encoded[0] != version:
             self._encoded = (version, self._body(version, topics.all()))
@@ -214,6 +217,23 @@ class Registrar:
                 break
         assert self._topics.listed is not None
         return self._topics.listed
+
+    async def _withheld_listing(self) -> bytes:
+        """The same as `_listing` without the rights that are withheld."""
+        for turns in (True, True, False):
+            version = self._version
+            if self._encoded is not None and self._encoded[0] == version:
+                break
+            texts = []
+            for number, topic in enumerate(self._topics.all(), 1):
+                texts.append(_topic_text(self._without_write(topic)))
+                if turns and number % _STEP == 0:
+                    await asyncio.sleep(0)
+            if version == self._version:
+                listing = b'{"dataVersion":%b,"topicConfigTable":{%b}}'
+                self._encoded = version, listing % (version_body(version), b",".join(texts))
+        assert self._encoded is not None
+        return self._encoded[1]
 
     def query_version(self) -> Command:
         """QUERY_DATA_VERSION."""
@@ -347,6 +367,11 @@ def _surface(task: asyncio.Task[None]) -> None:
     """A link's task ends by cancellation only; anything else is a bug and must be seen."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.critical("registering has stopped", exc_info=error)
+
+
+def _topic_text(topic: TopicConfig) -> bytes:
+    """A topic as a member of the table."""
+    return b"%b:%b" % (msgspec.json.encode(topic.name), msgspec.json.encode(topic.to_json()))
 
 
 def registration_body(

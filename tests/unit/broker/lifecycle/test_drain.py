@@ -105,6 +105,7 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     monkeypatch.setattr(drain_module, "_QUIET_S", 0.1)
     monkeypatch.setattr(drain_module, "_TICK_S", 0.02)
     monkeypatch.setattr(drain_module, "_LOOK_AGAIN_S", 0.2)
+    monkeypatch.setattr(drain_module, "_LOOK_RARELY_S", 0.2)
     world = World(tmp_path)
     await world.start()
     yield world
@@ -318,6 +319,13 @@ async def test_a_slave_has_nobody_to_let_go(world: World) -> None:
     await daemon.let_producers_go()
     assert "a slave takes no sends" in (await drain_of(daemon).begin_and_hear()).reason
     daemon.core.role.become(slave=False)
+
+
+async def test_a_broker_that_may_not_be_written_has_nobody_to_let_go(world: World) -> None:
+    first = await world.broker("a", broker_permission=PERM_READ)
+    await world.broker("b")
+    await world.topic(TOPIC)
+    assert "lets nobody send" in (await drain_of(first).begin_and_hear()).reason
 
 
 async def test_before_its_start_and_after_its_stop_a_broker_is_not_drained(world: World) -> None:

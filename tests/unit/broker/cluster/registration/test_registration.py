@@ -642,6 +642,24 @@ async def test_withheld_rights_reach_the_name_server_and_come_back(world, change
         assert found == expected
 
 
+async def test_topics_that_change_while_a_long_table_is_encoded_are_in_it(world, monkeypatch):
+    monkeypatch.setattr(registration, "_STEP", 1)
+    server = await world.name_server()
+    for number in range(20):
+        await world.broker.topics.update(TopicConfig(f"T{number}"))
+    registrar = await world.registrar(f"127.0.0.1:{server.port}")
+    registrar.withhold({f"T{number}" for number in range(20)})
+    making = asyncio.create_task(registrar.full())
+    await asyncio.sleep(0)
+    world.broker.topics.update(TopicConfig("T0", read_queues=3))
+    made = read_topics(
+        read_registration((await making).body, compressed=False, max_inflated_bytes=1).topics
+    )
+    assert made["T0"].read_queues == 3
+    assert {made[f"T{number}"].perm for number in range(20)} == {4}
+    assert made["TBW102"].perm == 7
+
+
 async def test_a_topic_that_changes_while_its_rights_are_withheld_stays_without(world):
     server = await world.name_server()
     await world.broker.topics.update(TopicConfig("Orders"))
