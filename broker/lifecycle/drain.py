@@ -135,7 +135,7 @@ class Drain:
             self._heard.clear()
             self._over.clear()
             self._task = asyncio.create_task(self._run(), name="drain")
-            self._task.add_done_callback(_surface)
+            self._task.add_done_callback(self._ended)
         elif everything and not self._everything:
             self._everything = True
             if self._state != ASKING:
@@ -180,8 +180,10 @@ class Drain:
         self._over.set()
 
     def problem(self) -> str | None:
-        """Why the broker should get no traffic: the reason for readiness."""
-        return self.text() if self._state in (DRAINING, DRAINED) else None
+        """Why the broker should get no traffic: the reason for readiness. While nobody else takes
+        its topics it should."""
+        is_under_way = self._state in (DRAINING, DRAINED)
+        return self.text() if is_under_way and self._withheld else None
 
     def text(self) -> str:
         """The state as a line for people."""
@@ -367,8 +369,9 @@ class Drain:
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
-
-def _surface(task: asyncio.Task[None]) -> None:
-    """The task ends by cancellation or by itself; anything else is a bug and must be seen."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.critical("draining has stopped", exc_info=error)
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """The task ends by cancellation or by itself; anything else is a bug, which must be seen
+        and must not keep a stop waiting."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("draining has stopped", exc_info=error)
+            self._end("the drain has failed, and the log says why")

@@ -1,7 +1,8 @@
 """A rolling restart of two of our brokers under Java's producer: no send fails, nothing is lost.
 
-One broker is drained by the command, the other by SIGTERM. The producer tries each send once, and
-reads routes every second in place of every 30, so that the brokers need not wait as long.
+One broker is drained by the command, the other by SIGTERM; the name server is Java's as well. The
+producer tries each send once, and reads routes every second in place of every 30, so that the
+brokers need not wait as long.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.brokers import OurBroker, StoreShape
+from tests.interop.brokers import JavaBroker, OurBroker, StoreShape
 from tests.interop.kit import require
 from tests.interop.peers import PEERS
-from tests.interop.processes import Child, Line, wait_until
+from tests.interop.processes import Line, wait_until
 from tests.interop.wire import Wire
-from tests.ports import free_port
 
 TOPIC, QUEUES = "Rolling", 4
 POLL_MS = 1000
@@ -29,21 +29,17 @@ PROGRAM = (sys.executable, "-m", "aerobee.cli")
 
 @pytest.fixture
 def brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[OurBroker]]:
-    """Two brokers at one name server."""
+    """Two brokers at one name server, which is RocketMQ's."""
     require("java-4.9.8")
+    require("java-broker")
     monkeypatch.setenv("AEROBEE__DRAIN__ROUTE_REFRESH_MS", str(2 * POLL_MS))
-    port = free_port()
+    names = JavaBroker(tmp_path / "names")
     with ExitStack() as stack:
-        names = Child(
-            [*PROGRAM, "nameserver", "--port", str(port)],
-            tmp_path / "nameserver.log",
-            {"HOME": str(tmp_path)},
-        )
-        stack.callback(names.end)
+        stack.callback(names.launch_name_server().end)
         both = []
         for name in "ab":
             shape = StoreShape(extra={"brokerName": name})
-            broker = OurBroker(tmp_path / name, shape, registers_at=f"127.0.0.1:{port}")
+            broker = OurBroker(tmp_path / name, shape, registers_at=names.name_server)
             stack.callback(broker.kill)
             both.append(broker.start())
         for broker in both:

@@ -251,6 +251,7 @@ async def test_topics_get_their_rights_back_once_the_others_have_gone(world: Wor
     await until(lambda: first.registrar.all_told)
     await world.stop("b")
     await until(lambda: drain_of(first).status().withheld == 0)
+    assert first.health.ready, "it is the only one again"
     await until(lambda: first.registrar.all_told)
     await world.await_rights(TOPIC, {"a": PERM_READ_WRITE})
     await first.let_producers_go()  # nobody is waited for
@@ -311,6 +312,17 @@ async def test_without_a_name_server_nobody_can_be_sent_elsewhere(world: World) 
     assert "no name server" in drain_of(first).status().reason
     async with asyncio.timeout(1):
         await first.let_producers_go()
+
+
+async def test_a_bug_of_the_drain_keeps_no_stop_waiting(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = await world.broker("a")
+    monkeypatch.setattr(Drain, "_ask_taken", lambda _self: 1 / 0)
+    async with asyncio.timeout(2):
+        await first.let_producers_go()
+    assert "draining has stopped" in caplog.text
+    assert "the drain has failed" in (await drain_of(first).begin_and_hear()).reason
 
 
 async def test_a_slave_has_nobody_to_let_go(world: World) -> None:
