@@ -163,7 +163,7 @@ class Drain:
     async def before_stop(self, report: Callable[[str], None]) -> None:
         """Drain for a stop that follows: return when the producers have left or their time is over,
         or at once when nobody takes over. `report` gets a line for people every few seconds."""
-        self.begin()
+        await self.begin_and_hear()
         while not self._over.is_set():
             report(self.text())
             with contextlib.suppress(TimeoutError):

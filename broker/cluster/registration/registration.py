@@ -219,7 +219,7 @@ class Registrar:
         return self._topics.listed
 
     async def _withheld_listing(self) -> bytes:
-        """The same as `_listing` without the rights that are withheld."""
+        """Encode all topics without the rights that are withheld, as `_listing` does with them."""
         for turns in (True, True, False):
             version = self._version
             if self._encoded is not None and self._encoded[0] == version:
