@@ -46,6 +46,8 @@ _REFUSED_S = 60.0
 _SILENT_S = 20.0
 _LOOK_S = 1.0
 _PAUSE_S = 1.0
+# Lines of one kind that a slave's host gets in a minute before they are summed.
+_AT_ONCE = 5
 # Why a connection is not taken, as the kinds of refusals are called beside those of the feed.
 _UNTRUSTED = "untrusted"
 _NO_MASTER = "no_master"
@@ -111,7 +113,8 @@ class HaPort:
         self.refusals: Counter[str] = Counter()
         self._ends = EndTimes()
         self._sent_before = 0
-        self._sums = SummedLog(loop.time, call_later=loop.call_later)
+        # A slave that restarts some times says so in order.
+        self._sums = SummedLog(loop.time, call_later=loop.call_later, at_once=_AT_ONCE)
 
     # --- the port -----------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ reports meanwhile.
 
 | state   | what sends                                                  | ends when                |
 |---------|-------------------------------------------------------------|--------------------------|
+| new     | nothing: the slave has not asked yet                        | it reports where it is   |
 | level   | nothing: the slave has all                                  | a turn appends           |
 | sending | the loop, in slices                                         | all is sent              |
 | blocked | nothing: the slave does not read                            | its socket has room      |
@@ -40,6 +41,7 @@ _COLD_BYTES = 4 << 20
 class State(enum.Enum):
     """See the module's story."""
 
+    NEW = "new"
     LEVEL = "level"
     SENDING = "sending"
     BLOCKED = "blocked"
@@ -86,7 +88,7 @@ class SlaveConnection:
         # Up to there a worker has brought the log into memory.
         self._warm_to = 0
         self._scheduled = False
-        self.state = State.LEVEL
+        self.state = State.NEW
         self.closed = False
         self.heard_at = self.wrote_at = loop.time()
         self.sent_bytes = 0

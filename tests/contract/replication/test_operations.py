@@ -201,7 +201,7 @@ def test_the_command_shows_the_pair(
     assert rows == [
         {
             "broker": "test-broker", "id": 0, "role": "master", "address": first.broker,
-            "end": end, "acknowledged": None, "lag": None, "state": "1 of 1 slaves near enough",
+            "end": end, "acknowledged": None, "lag": None, "state": "1 of 1 slaves near enough; answers wait for 1",
             "reason": None,
         },
         {
@@ -303,7 +303,8 @@ def test_a_slave_that_stops_in_order_leaves_the_list(capsys: pytest.CaptureFixtu
         until(lambda: value(first, "aerobee_slaves") == 0)
         assert main(["broker", "ha", "-n", first.name_server, "--json"]) == 0
         rows = json.loads(capsys.readouterr().out)["brokers"]
-        assert [(row["role"], row["state"]) for row in rows] == [("master", "no slaves")]
+        text = "no slaves; answers wait for 1: 1 missing, so sends get SLAVE_NOT_AVAILABLE"
+        assert [(row["role"], row["state"]) for row in rows] == [("master", text)]
         assert value(first, "aerobee_slaves_near") == 0
         assert value(first, "aerobee_slaves_promised") == 1
 
