@@ -7,9 +7,9 @@ with `unlogged=N`, the number of those since that had no line. Then the next min
 minute has no event; the event after that is a first again.
 
 A kind is what the caller says: a group, a reason. Kinds are bounded; of more, those that share a
-text are counted as one kind. Where the order of a few events matters, `at_once` of them get lines of
-their own. Every line here is logged with `each`: the log's own suppression of repeated events would
-take the counts away.
+text are counted as one kind. Where the order of a few events matters, `at_once` of them get lines
+of their own. Every line here is logged with `each`: the log's own suppression of repeated events
+would take the counts away.
 
 Not safe for several threads: an object belongs to one of them.
 """

@@ -57,6 +57,9 @@ class Port(Protocol):
     def refused(self, connection: SlaveConnection, error: CannotFollow) -> None:
         """A slave cannot be served."""
 
+    def confused(self, connection: SlaveConnection, error: BadReplication) -> None:
+        """The peer is no slave."""
+
     def ended(self, connection: SlaveConnection, reason: str) -> None:
         """A connection has ended."""
 
@@ -117,7 +120,10 @@ class SlaveConnection:
         except CannotFollow as error:
             self._port.refused(self, error)
             self.close(str(error))
-        except (OSError, BadReplication) as error:
+        except BadReplication as error:
+            self._port.confused(self, error)
+            self.close(str(error))
+        except OSError as error:
             self.close(str(error))
         else:
             self._port.reported()

@@ -201,8 +201,8 @@ def test_the_command_shows_the_pair(
     assert rows == [
         {
             "broker": "test-broker", "id": 0, "role": "master", "address": first.broker,
-            "end": end, "acknowledged": None, "lag": None, "state": "1 of 1 slaves near enough; answers wait for 1",
-            "reason": None,
+            "end": end, "acknowledged": None, "lag": None,
+            "state": "1 of 1 slaves near enough; answers wait for 1", "reason": None,
         },
         {
             "broker": "test-broker", "id": 1, "role": "slave", "address": second.broker,
