@@ -123,7 +123,9 @@ async def test_metrics_tell_of_slaves_at_the_master_and_of_the_master_at_a_slave
     refusals = series(first, "aerobee_slave_refusals_total")
     assert set(refusals) == {
         (reason,)
-        for reason in ("above", "back", "below", "crowded", "no_master", "unsent", "untrusted")
+        for reason in (
+            *("above", "back", "below", "crowded", "no_master", "no_slave", "unsent", "untrusted"),
+        )
     }
     states = series(second, "aerobee_master_link_state")
     assert [state for (state,), at in states.items() if at] == ["taking"]
