@@ -29,7 +29,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Container
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aerobee.broker.broker_stats import MESSAGE_DELAY
 from aerobee.broker.cluster.registration.takers import find_taken
@@ -63,6 +63,8 @@ _LOOK_AGAIN_S: Final = 5.0
 _LOOK_RARELY_S: Final = 30.0
 _PAUSE_AT_LEAST: Final = 10
 _ASK_ALL_S: Final = 10.0
+# Topics and counters that are looked at in a turn of the loop.
+_STEP: Final = 1000
 # Between two reports to the supervisor.
 _REPORT_S: Final = 5.0
 _SENDS: Final = frozenset(
@@ -89,6 +91,13 @@ class _EveryTopic(Container[str]):
 _EVERY_TOPIC: Final = _EveryTopic()
 
 
+class _Writable(NamedTuple):
+    """The topics that producers may send to: all, and those that people have made."""
+
+    names: list[str]
+    users: list[str]
+
+
 class Drain:
     """Drains one broker. `close` ends its task."""
 
@@ -104,22 +113,23 @@ class Drain:
         self._reason = ""
         # Whether topics that nobody else takes are drained as well.
         self._everything = False
-        # The names of topics that other masters take, and of those that are registered without the
-        # right to write.
-        self._taken: frozenset[str] = frozenset()
+        # The names of topics that are registered without the right to write.
         self._withheld: Container[str] = frozenset()
+        self._withheld_count = 0
         self._untaken: list[str] = []
         self._since_ms: int | None = None
         self._began = self._sent_at = 0.0
         self._told_at: float | None = None
         self._sends = 0
         self._senders_left: bool | None = None
-        # Set unless name servers are being asked for the first time; set while nothing is to be
-        # waited for.
+        # Set unless name servers are being asked for `begin`; set while nothing is to be waited
+        # for.
         self._heard = asyncio.Event()
         self._heard.set()
         self._over = asyncio.Event()
         self._over.set()
+        # Set to look at once who takes over.
+        self._wake = asyncio.Event()
 
     # --- for those who come in
 
@@ -140,7 +150,8 @@ class Drain:
             self._everything = True
             if self._state != ASKING:
                 self._start_clock()
-                self._take_over(self._taken)
+                self._heard.clear()
+                self._wake.set()
 
     async def begin_and_hear(self, *, everything: bool = False) -> DrainStatus:
         """`begin`, and return the status once the name servers have answered."""
@@ -207,10 +218,10 @@ class Drain:
             reason=self._reason,
             senders_left=self._senders_left if is_under_way else None,
             since_ms=self._since_ms if is_under_way else None,
-            withheld=sum(topic in self._withheld for topic in self._writable()),
-            untaken=self._untaken[:MOST_NAMED] if is_under_way else [],
+            withheld=self._withheld_count if is_under_way else 0,
+            untaken=sorted(self._untaken[:MOST_NAMED]) if is_under_way else [],
             untaken_count=len(self._untaken) if is_under_way else 0,
-            producers=self._producers(),
+            producer_groups=self._producer_groups(),
             quiet_ms=round((self._clock() - self._sent_at) * 1000) if is_under_way else None,
             timeout_ms=self._settings.drain_timeout_ms,
         )
@@ -219,30 +230,31 @@ class Drain:
 
     async def _run(self) -> None:
         while True:
+            self._wake.clear()
             asked = self._clock()
-            taken = await self._ask_taken()
+            writable = await self._writable()
+            taken = await self._ask_taken(writable.names)
             took_s = self._clock() - asked
             if self._state == ASKING:
-                if (refused := self._why_not(taken)) is not None:
+                if (refused := self._why_not(taken, writable.users)) is not None:
                     log.info("not drained why=%s", refused)
                     self._end(refused)
                     return
                 self._start()
             if taken is not None:
-                self._take_over(taken)
+                await self._take_over(taken, writable)
             self._heard.set()
             looked = self._clock()
-            while self._clock() - looked < self._pause_s(took_s):
-                self._judge()
+            while self._clock() - looked < self._pause_s(took_s) and not self._wake.is_set():
+                await self._judge()
                 await asyncio.sleep(_TICK_S)
 
     def _pause_s(self, took_s: float) -> float:
         pause_s = _LOOK_RARELY_S if self._state == DRAINED else _LOOK_AGAIN_S
         return max(pause_s, _PAUSE_AT_LEAST * took_s)
 
-    async def _ask_taken(self) -> frozenset[str] | None:
-        """The topics that other masters take; None when no name server could be asked."""
-        names = self._writable()
+    async def _ask_taken(self, names: list[str]) -> frozenset[str] | None:
+        """Those topics that other masters take; None when no name server could be asked."""
         for link in self._registrar.links_registered():
             try:
                 async with asyncio.timeout(_ASK_ALL_S):
@@ -253,20 +265,24 @@ class Drain:
                 )
         return None
 
-    def _writable(self) -> list[str]:
-        return [topic.name for topic in self._core.topics.all() if topic.perm & PERM_WRITE]
-
-    def _users(self, names: list[str]) -> list[str]:
-        """Those that producers of users send to."""
+    async def _writable(self) -> _Writable:
+        found = _Writable([], [])
         is_system = self._core.topics.is_system
-        return [name for name in names if not is_system(name) and not is_retry_topic(name)]
+        for number, topic in enumerate(self._core.topics.all(), 1):
+            if topic.perm & PERM_WRITE:
+                found.names.append(topic.name)
+                if not is_system(topic.name) and not is_retry_topic(topic.name):
+                    found.users.append(topic.name)
+            if number % _STEP == 0:
+                await asyncio.sleep(0)
+        return found
 
-    def _why_not(self, taken: frozenset[str] | None) -> str | None:
+    def _why_not(self, taken: frozenset[str] | None, users: list[str]) -> str | None:
         if not self._settings.broker_permission & PERM_WRITE:
             return "broker.permission lets nobody send here, so there is nobody to let go"
         if taken is None:
             return "no name server answers, so producers cannot be told to go elsewhere"
-        if self._everything or taken.intersection(self._users(self._writable())):
+        if self._everything or not taken.isdisjoint(users):
             return None
         return (
             "no other master that the name servers know takes a topic of this broker, so its "
@@ -283,10 +299,10 @@ class Drain:
         self._senders_left = False
         self._over.clear()
 
-    def _take_over(self, taken: frozenset[str]) -> None:
+    async def _take_over(self, taken: frozenset[str], writable: _Writable) -> None:
         """Take in which topics other masters take now, and tell the name servers."""
-        self._taken = taken
-        self._untaken = sorted(set(self._users(self._writable())) - taken)
+        self._untaken = [name for name in writable.users if name not in taken]
+        self._withheld_count = len(writable.names) if self._everything else len(taken)
         withheld = _EVERY_TOPIC if self._everything else taken
         if withheld == self._withheld:
             return
@@ -294,13 +310,15 @@ class Drain:
         self._withheld = withheld
         self._registrar.withhold(withheld)
         self._told_at = None
-        self._sends, self._sent_at = self._count_sends(), self._clock()
+        self._sends, self._sent_at = await self._count_sends(), self._clock()
         if is_first and self._is_idle():
             self._sent_at -= _QUIET_S
 
-    def _judge(self) -> None:
+    async def _judge(self) -> None:
         """Look whether the producers have left, or their time is over."""
-        now, sends = self._clock(), self._count_sends()
+        sends, now = await self._count_sends(), self._clock()
+        if self._wake.is_set():
+            return  # more topics are about to be drained
         if sends != self._sends:
             self._sends, self._sent_at = sends, now
         if self._told_at is None and self._registrar.all_told:
@@ -330,32 +348,35 @@ class Drain:
         if now - self._sent_at < _QUIET_S:
             return f"messages were sent here in the last {_QUIET_S:.0f} s"
         left_s = self._told_at + self._settings.drain_route_refresh_ms / 1000 - now
-        producers = self._producers()
-        if left_s > 0 and producers:
-            return f"{producers} producers may send by their old routes for {left_s:.0f} s more"
+        groups = self._producer_groups()
+        if left_s > 0 and groups:
+            return (
+                f"producers of {groups} groups may send by their old routes for {left_s:.0f} s more"
+            )
         return None
 
     def _is_idle(self) -> bool:
         """Whether nobody is connected who may send, and nothing was stored in the last seconds."""
-        return not self._producers() and not self._core.store.stats_service.rates().put[0]
+        return not self._producer_groups() and not self._core.store.stats_service.rates().put[0]
 
-    def _count_sends(self) -> int:
+    async def _count_sends(self) -> int:
         """A count that moves with each send that a drain should have turned away."""
         stats = self._core.stats
         if not self._untaken or self._everything:
             return sum(one.count for one in stats.requests() if one.key.code in _SENDS)
         # Producers of topics that nobody else takes go on. Deliveries of delayed messages are no
         # sends, and delayed messages are not counted for their topics before.
-        return sum(
-            one.messages_in
-            for one in stats.topics()
-            if one.topic in self._withheld and one.message_type != MESSAGE_DELAY
-        )
+        sends = 0
+        for number, one in enumerate(stats.topics(), 1):
+            if one.topic in self._withheld and one.message_type != MESSAGE_DELAY:
+                sends += one.messages_in
+            if number % _STEP == 0:
+                await asyncio.sleep(0)
+        return sends
 
-    def _producers(self) -> int:
-        groups = self._core.clients.producer_groups()
-        found = (one.connection for name, ones in groups if name != _NO_PRODUCERS for one in ones)
-        return len({id(connection) for connection in found})
+    def _producer_groups(self) -> int:
+        names = self._core.clients.producer_group_names()
+        return len(names) - names.count(_NO_PRODUCERS)
 
     def _end(self, reason: str) -> None:
         """Serve as before."""
@@ -363,7 +384,7 @@ class Drain:
         if self._state in (DRAINING, DRAINED):
             self._registrar.withhold(())
         self._state, self._reason, self._senders_left = SERVING, reason, None
-        self._withheld, self._taken, self._untaken = frozenset(), frozenset(), []
+        self._withheld, self._untaken = frozenset(), []
         self._heard.set()
         self._over.set()
         if task is not None and task is not asyncio.current_task():

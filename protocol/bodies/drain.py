@@ -34,12 +34,12 @@ class DrainStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     since_ms: int | None = None
     #: How many topics are registered without the right to write.
     withheld: int = 0
-    #: Topics that nobody else takes, the first of them. They keep the right unless all topics were
+    #: Topics that nobody else takes, some of them. They keep the right unless all topics were
     #: to be drained.
     untaken: list[str] = []
     untaken_count: int = 0
-    #: Producers whose heartbeats the broker gets.
-    producers: int = 0
+    #: Groups of producers whose heartbeats the broker gets.
+    producer_groups: int = 0
     #: Time since the last send in ms; null when none was seen since the drain began.
     quiet_ms: int | None = None
     timeout_ms: int = 0

@@ -295,7 +295,7 @@ async def test_a_rare_producer_is_given_the_time_to_read_its_routes(world: World
         await until(lambda: first.core.clients.producers("rare"))
         await drain_of(first).begin_and_hear()
         await until(lambda: "may send by their old routes" in drain_of(first).text())
-        assert drain_of(first).status().producers == 1
+        assert drain_of(first).status().producer_groups == 1
     await until(lambda: drain_of(first).status().state == DRAINED)
 
 
