@@ -103,7 +103,7 @@ BOUNDED: Final[Containers] = {
     "limits.max_topics": {
         "broker/tables/retries_waiting.py": "_Level.counts",
         "broker/cluster/registration/registration.py": "Registrar._changed",
-        "broker/lifecycle/drain.py": "Drain._untaken",
+        "broker/lifecycle/drain.py": "Drain._untaken _Writable.names _Writable.users",
         "broker/cluster/table_copies/config_copies.py": "ConfigCopies._gone",
         "broker/tables/config_table.py": "ConfigTable._entries ConfigTable._listed "
         "ConfigTable._unsaved _Batch.changes _Batch.told",
