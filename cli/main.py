@@ -69,12 +69,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     here.
     """
     parser = build_parser()
+    parsed: argparse.Namespace
     parsed, rest = parser.parse_known_args(arguments)
     parsed.arguments = sys.argv[1:] if arguments is None else list(arguments)
     is_body = len(rest) == 1 and not rest[0].startswith("-")
     if is_body and getattr(parsed, "body", "") is None:
         parsed.body = rest[0]
     elif rest:
+        parser.usage_code = getattr(parsed, "usage_code", parser.usage_code)
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     return parsed
 

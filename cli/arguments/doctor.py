@@ -52,6 +52,8 @@ def add_check(parser: argparse.ArgumentParser) -> None:
         "10 (above 10 or below 0), 10: (below 10), ~:10 (above 10), 10:20 (outside), @10:20 "
         "(inside)."
     )
+    assert isinstance(parser, Parser)
+    parser.usage_code = _UNKNOWN
     group = commands_of(parser)
     about = "messages that a group has before it"
     with _checking(group, "lag", about, "messages", "1000", "10000") as lag:
@@ -88,4 +90,4 @@ def _checking(
             option, type=text, default=default, metavar="RANGE", help=f"{unit} ({default})"
         )
     add_client(parser)
-    parser.set_defaults(command=f"check {name}")
+    parser.set_defaults(command=f"check {name}", usage_code=_UNKNOWN)

@@ -99,9 +99,9 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """The parser of all commands; every leaf sets `command` to its words, such as "topic list"."""
-    parser: argparse.ArgumentParser = Parser(
+    parser = Parser(
         prog="aerobee",
         description="A message broker that speaks RocketMQ 4.9's protocol.",
         epilog=_EPILOG,

@@ -1,4 +1,4 @@
-"""What is configured: settings and their files, accounts, and the contexts of this user's commands.
+"""Configuration: settings and their files, accounts, and the contexts of this user's commands.
 
-Also what a shell and `man` are to know of the commands.
+The scripts of shells and the manual page of the commands are made here as well.
 """

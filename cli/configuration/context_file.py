@@ -1,4 +1,4 @@
-"""Named connections of this user: their file, and the one that a command uses.
+"""Named connections of this user: their file, and the choice that a command makes.
 
 The file is `contexts.toml` in `aerobee` below XDG_CONFIG_HOME (`~/.config`):
 

@@ -56,7 +56,7 @@ def list_contexts(parsed: argparse.Namespace) -> int:
 
 
 def show_context(parsed: argparse.Namespace) -> int:
-    """Print one, or the one that a command would use now."""
+    """Print the named context, or else the context that a command would use now."""
     contexts = read_contexts(contexts_path())
     name = parsed.name
     if name is None:

@@ -149,7 +149,7 @@ def _told(found: Survey) -> dict[str, Any]:
 
 
 def _page(settings: Settings, page: str) -> str:
-    """A page of the broker's HTTP port, or why there is none."""
+    """A page of the broker's HTTP port, or the reason why it is missing."""
     if not settings.http_enabled or not settings.http_port:
         return "the HTTP port is off in these settings\n"
     host, port = reachable(settings.http_host), settings.http_port
@@ -204,6 +204,6 @@ def _standard_error(machine: Machine) -> Path | None:
 
 
 def names_text(members: list[str]) -> Iterator[str]:
-    """What to say of a bundle."""
+    """Sentences about a bundle, for people."""
     yield f"it holds {', '.join(members)}"
     yield "passwords, keys and tokens are taken out; look through it before you give it away"

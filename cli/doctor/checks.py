@@ -50,7 +50,7 @@ _PORTS_AT_ONCE: Final = 16
 
 
 class Result(NamedTuple):
-    """What a check has found: a sentence, the values, and their state if the thresholds do not give
+    """The result of a check: a sentence, the values, and their state if the thresholds do not give
     it."""
 
     text: str
@@ -71,7 +71,7 @@ def _plugin(
             thresholds = Thresholds(Range.parse(parsed.warning), Range.parse(parsed.critical))
             apply_context(parsed)
             result = asyncio.run(work(parsed))
-        except (ClientError, CommandFailed, ValueError) as error:
+        except (ClientError, CommandFailed, OSError, ValueError) as error:
             show(line_of(name, UNKNOWN, str(error)))
             return UNKNOWN
         state = worst_of(thresholds, result.values) if result.state is None else result.state

@@ -28,7 +28,7 @@ _START_MS: Final = 60_000
 
 
 class KernelClock(NamedTuple):
-    """What the kernel says of its clock."""
+    """The state of the clock, as the kernel says it."""
 
     is_synchronised: bool
     error_ms: float

@@ -86,7 +86,7 @@ def mount_of(path: str, machine: Machine) -> Mount | None:
             continue
         point = fields[4].encode().decode("unicode_escape")
         is_above = whole == point or whole.startswith(point.rstrip("/") + "/")
-        # Of two on one point the later one counts.
+        # The later of two mounts on one point counts.
         if is_above and (best is None or len(point) >= len(best.point)):
             options = frozenset(fields[5].split(",")) | frozenset(kind[2].split(","))
             best = Mount(point, kind[0], kind[1], options, fields[2])

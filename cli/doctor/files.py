@@ -92,7 +92,7 @@ def _owners(folder: Path, machine: Machine) -> Iterator[Finding]:
 
 
 def _runs_as(folder: Path, machine: Machine) -> int:
-    """The user that the broker runs as; while none runs, the one that the store belongs to."""
+    """The user that the broker runs as; while none runs, the owner of the store."""
     for line in machine.of_process("status") or ():
         if line.startswith("Uid:"):
             return int(line.split()[2])

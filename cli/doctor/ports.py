@@ -79,7 +79,7 @@ def _why_not_bound(one: Listener) -> OSError | None:
             one.host or None, one.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         with socket.socket(family, kind, protocol) as taken:
-            # As the broker does it: connections that end do not keep the port.
+            # The broker does so too: connections that end do not keep the port.
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             taken.bind(address)
     except OSError as error:

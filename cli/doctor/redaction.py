@@ -7,6 +7,7 @@ password or token is taken out, known or not. Better a word too many than a key.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -31,6 +32,8 @@ _WORDS: Final = (
 _PRIVATE_KEY: Final = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
 )
+# The end of a log may begin within a key.
+_END_OF_KEY: Final = re.compile(r"\A.*-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
 _BEARER: Final = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]+", re.IGNORECASE)
 _USER: Final = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^\s/@]+@", re.IGNORECASE)
 # name: value, name=value, "name": "value", --name value
@@ -58,7 +61,7 @@ class Redaction:
 
     def text(self, text: str) -> str:
         """The text without secrets."""
-        text = _PRIVATE_KEY.sub(HIDDEN, text)
+        text = _END_OF_KEY.sub(HIDDEN, _PRIVATE_KEY.sub(HIDDEN, text))
         if self._known is not None:
             text = self._known.sub(HIDDEN, text)
         text = _BEARER.sub(rf"\1 {HIDDEN}", text)
@@ -123,4 +126,8 @@ def secrets_of_file(path: Path) -> Iterator[str]:
     except OSError:
         return
     for found in _IN_ACCOUNTS.finditer(text):
-        yield next(one for one in found.groups() if one is not None)
+        written = next(one for one in found.groups() if one is not None)
+        yield written
+        # Between double quotes YAML has escapes, mostly those of JSON.
+        with contextlib.suppress(ValueError):
+            yield str(json.loads(f'"{written}"'))

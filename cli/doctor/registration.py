@@ -1,7 +1,7 @@
 """Judges what clients are told of a broker, and whether they reach it.
 
-Clients ask any of the name servers, so one that is dead, or that tells something else than the
-others, is felt by some clients only.
+Clients ask any of the name servers, so a server that is dead, or that tells something else
+than the others, is felt by some clients only.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _differences(
 def differences(
     tables: Mapping[str, Told], routes: Mapping[str, Mapping[str, TopicRoute | None]]
 ) -> Iterator[tuple[str, str]]:
-    """What some name servers tell otherwise than others: a subject and a sentence for each."""
+    """The points in which name servers tell different things: a subject and a sentence for each."""
     for name in sorted({name for one in tables.values() for name in one.cluster.brokers}):
         known = {server: one.cluster.brokers.get(name) for server, one in tables.items()}
         tells = {
@@ -210,7 +210,7 @@ def clock_finding(address: str, off_s: float) -> Finding:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address of host and port is one that no other machine reaches."""
+    """Whether no other machine can reach this address of host and port."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -37,7 +37,7 @@ _MOST_DIGITS: Final = 15
 
 
 class Told(NamedTuple):
-    """What one name server tells."""
+    """The tables of one name server, as it tells them."""
 
     cluster: ClusterInfo
     topics: frozenset[str]
@@ -63,7 +63,7 @@ class Survey(NamedTuple):
 
     @property
     def tables(self) -> dict[str, Told]:
-        """What those name servers told that answered."""
+        """The tables of those name servers that answered."""
         return {server: one for server, one in self.told.items() if isinstance(one, Told)}
 
 

@@ -8,7 +8,7 @@ from aerobee.cli.documents.document import Document
 
 
 class ConvertedKey(Document, frozen=True, kw_only=True):
-    """What became of a key of a broker.conf."""
+    """A key of a broker.conf, and its fate."""
 
     key: str
     #: The line of the file.
@@ -32,5 +32,5 @@ class Conversion(Document, frozen=True, kw_only=True):
     #: The settings in TOML, secrets included.
     toml: str
     keys: list[ConvertedKey]
-    #: What the file is warned of beside its keys.
+    #: Warnings about the file, beside its keys.
     warnings: list[str]

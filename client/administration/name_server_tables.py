@@ -1,6 +1,6 @@
 """Asks one name server for what it tells clients, so that several can be compared.
 
-`Admin` asks whichever name server answers first; these ask the one that is named.
+`Admin` asks whichever name server answers first; these ask the server that is named.
 """
 
 from __future__ import annotations

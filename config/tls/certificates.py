@@ -337,7 +337,7 @@ def expiry(pem: str) -> datetime:
 
 
 def validity(der: bytes) -> Validity:
-    """When a certificate in DER holds. Raises ValueError for bytes that are none."""
+    """When a certificate in DER holds. Raises ValueError for other bytes."""
     try:
         return _validity_of(der)
     except IndexError:

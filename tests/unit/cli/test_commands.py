@@ -459,7 +459,13 @@ def test_whatever_does_nothing_without_yes_takes_a_dry_run(
 
 
 @pytest.mark.parametrize(
-    "command", [one for one in leaves_with_a_topic(build_parser()) if one != "topic describe"]
+    "command",
+    # Brokers have topics of names that no other topic may have; to monitoring systems all is 3.
+    [
+        one
+        for one in leaves_with_a_topic(build_parser())
+        if one != "topic describe" and not one.startswith("check ")
+    ],
 )
 @pytest.mark.parametrize("topic", ["Or ders", "Or/ders", "", "x" * 128])
 def test_an_illegal_topic_exits_2_before_anything_is_sent(

@@ -107,7 +107,7 @@ def test_every_key_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str
     toml.write_text(report["toml"])
     read = load_settings(toml, environ={}).settings
     assert (read.broker_name, read.listen_port, read.ha_listen_port) == ("bee", 20911, 20912)
-    # As RocketMQ runs with it: other texts than true are false, other values its defaults.
+    # RocketMQ runs like that: other texts than true are false, other values its defaults.
     assert not read.auto_create_topic
     assert read.flush_disk_type == Settings().flush_disk_type
     assert read.tls_key_password == "planted"
