@@ -92,6 +92,11 @@ async def check_lag(parsed: argparse.Namespace) -> Result:
             raise CommandFailed(f"group {parsed.group}: {OWN_OFFSETS}")
         stats = await stats_of(admin, parsed.group, state)
         say_slaves_read(admin)
+    if not stats.queues and not stats.waiting_retries:
+        raise CommandFailed(
+            f"group {parsed.group} has consumed nothing, and has no member: no broker knows where "
+            "it is"
+        )
     by_topic: dict[str, int] = {}
     for queue, progress in stats.queues.items():
         by_topic[queue.topic] = by_topic.get(queue.topic, 0) + progress.lag

@@ -14,6 +14,7 @@ from aerobee.cli.main import main
 from aerobee.client import blocking_roles
 from aerobee.client.message import Message
 from aerobee.protocol.bodies.common import MessageQueue
+from aerobee.protocol.bodies.statistics import ConsumeStats
 from aerobee.testing import RunningBroker
 from tests.ports import free_port
 from tests.tls.authority import Authority
@@ -121,6 +122,18 @@ def test_lag_of_one_topic_and_of_one_that_is_not_consumed(check: Check) -> None:
 def test_a_group_that_nobody_knows_is_unknown_and_not_ok(kind: str, check: Check) -> None:
     code, line = check(kind, "mistyped")
     assert (code, "no broker knows a consumer group mistyped" in line) == (UNKNOWN, True)
+
+
+def test_a_group_that_is_nowhere_yet_is_unknown_and_not_ok(
+    check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_: object) -> ConsumeStats:
+        # RocketMQ's brokers answer that for a group that is offline and has no offset.
+        return ConsumeStats({})
+
+    monkeypatch.setattr("aerobee.cli.doctor.checks.stats_of", nothing)
+    code, line = check("lag", "behind")
+    assert (code, "no broker knows where it is" in line) == (UNKNOWN, True), line
 
 
 def test_dead_letters_are_counted(running: RunningBroker, check: Check) -> None:
