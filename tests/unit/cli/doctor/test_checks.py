@@ -67,8 +67,8 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def running(authority: Authority) -> Iterator[RunningBroker]:
-    """A broker that takes TLS too, with a group that is three messages behind and one that has
-    dead letters."""
+    """A broker that takes TLS too, with a group that is three messages behind, and has two dead
+    letters."""
     pair = authority.pair("bee", days=20)
     with testing.broker(
         broker_name="bee",
