@@ -9,7 +9,6 @@ from aerobee.cli.arguments.argument_types import text
 from aerobee.cli.arguments.parser import Parser
 from aerobee.cli.arguments.shared_arguments import (
     Commands,
-    add_admin,
     add_client,
     add_json,
     add_settings,
@@ -38,7 +37,6 @@ def add_doctor(parser: argparse.ArgumentParser) -> None:
     add("--bundle", metavar="FILE.tar.gz", help="findings, settings, routes, metrics and log")
     about = "with --bundle: the broker's log, whose last lines are taken (such as a saved journal)"
     add("--log", metavar="FILE", help=about)
-    add_admin(parser)
     add_client(parser)
     add_json(parser)
     parser.set_defaults(command="doctor")

@@ -37,6 +37,9 @@ def convert(parsed: argparse.Namespace) -> int:
     document. Raises ConfigError for a file that a broker would not start with for another reason
     than a value that RocketMQ ignores."""
     path = Path(parsed.config)
+    content = read_file(path, None)
+    if content.format == "toml" and content.given:
+        raise CommandFailed(f"{path} is TOML already: aerobee config check reads it")
     keys = [_judged(item) for item in read_file(path, "properties").given]
     wrong = {one.key: BY_FULL_KEY[one.setting or ""] for one in keys if one.state == "wrong"}
     loaded = load_settings(

@@ -15,7 +15,7 @@ from aerobee.cli.doctor.certificates import certificates
 from aerobee.cli.doctor.clock import clock
 from aerobee.cli.doctor.disks import disks
 from aerobee.cli.doctor.files import store_files
-from aerobee.cli.doctor.findings import Machine, warning
+from aerobee.cli.doctor.findings import Machine, fault, warning
 from aerobee.cli.doctor.machine import machine_findings
 from aerobee.cli.doctor.ports import ports
 from aerobee.cli.doctor.processes import lock_holder
@@ -53,8 +53,14 @@ def examine(parsed: argparse.Namespace) -> int:
     )
     settings, machine = loaded.settings, Machine()
     machine = machine._replace(pid=lock_holder(machine, Path(settings.store_path)))
-    found = _survey(parsed, settings, is_running=machine.pid is not None)
-    findings = list(_findings(loaded, machine, found))
+    found: Survey | None = None
+    findings: list[Finding] = []
+    try:
+        found = _survey(parsed, settings, is_running=machine.pid is not None)
+    except CallerError as error:
+        remedy = "correct -n, --credentials or the files of TLS, and examine it again"
+        findings.append(fault("name servers", "none asked", str(error), remedy))
+    findings += _findings(loaded, machine, found)
     counts = {state: sum(one.state == state for one in findings) for state in _ORDER}
     examination = Examination(
         version=__version__,
@@ -86,7 +92,7 @@ def _findings(loaded: Loaded, machine: Machine, found: Survey | None) -> Iterato
     yield from store_files(settings, machine)
     if found is not None:
         yield from registration(found, settings, is_running=machine.pid is not None)
-    else:
+    elif not _name_servers(settings):
         yield warning(
             "name servers", "none", "the settings name no name server, and the broker has none of "
             "its own: no client finds it", "broker.name_servers (namesrvAddr), or nameserver.port",
@@ -94,7 +100,8 @@ def _findings(loaded: Loaded, machine: Machine, found: Survey | None) -> Iterato
 
 
 def _survey(parsed: argparse.Namespace, settings: Settings, *, is_running: bool) -> Survey | None:
-    """The answers of name servers and brokers; None without any name server to ask."""
+    """The answers of name servers and brokers; None without any name server to ask. Raises
+    CallerError where none can be asked, such as for files of TLS that cannot be used."""
     # The context in use is for asking other brokers; this is about the one of these settings.
     if parsed.context or parsed.name_servers:
         apply_context(parsed)
@@ -111,10 +118,7 @@ def _survey(parsed: argparse.Namespace, settings: Settings, *, is_running: bool)
         finally:
             await session.close()
 
-    try:
-        return asyncio.run(ask())
-    except CallerError as error:
-        raise CommandFailed(str(error), USAGE) from None
+    return asyncio.run(ask())
 
 
 def _name_servers(settings: Settings) -> str:

@@ -22,13 +22,22 @@ def lock_holder(machine: Machine, store: Path) -> int | None:
         found = (store / "lock").stat()
     except OSError:
         return None
-    wanted = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
     for line in machine.lines("proc/locks") or ():
         # 1: POSIX  ADVISORY  WRITE 3711 fe:00:1835 0 0
         parts = line.split()
-        if len(parts) >= 6 and parts[3] == "WRITE" and parts[5] == wanted and parts[4].isdecimal():
-            return int(parts[4]) or None
+        if len(parts) < 6 or parts[3] != "WRITE" or not parts[4].isdecimal() or parts[4] == "0":
+            continue
+        locked, _, inode = parts[5].rpartition(":")
+        pid = int(parts[4])
+        # Some file systems (btrfs, overlay) have one device for stat and another for locks.
+        if inode == str(found.st_ino) and (locked == device or _opened(machine, pid, store)):
+            return pid
     return None
+
+
+def _opened(machine: Machine, pid: int, store: Path) -> bool:
+    return _has(machine, pid, {os.path.realpath(store / "lock")})
 
 
 def port_holder(machine: Machine, port: int) -> int | None:
@@ -62,11 +71,11 @@ def _pids(machine: Machine) -> list[int]:
     return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
 
-def _has(machine: Machine, pid: int, sockets: set[str]) -> bool:
+def _has(machine: Machine, pid: int, targets: set[str]) -> bool:
     folder = machine.root / f"proc/{pid}/fd"
     try:
         for name in os.listdir(folder):
-            if os.readlink(folder / name) in sockets:
+            if os.readlink(folder / name) in targets:
                 return True
     except OSError:
         pass  # another user's, or it has ended

@@ -149,8 +149,9 @@ def _addresses(
     local = found.brokers.get(local_address(settings)) if is_running else None
     for address in sorted(ours):
         yield _dialled(address, found.brokers[address], local, is_running=is_running)
-        if is_running and settings.vip_port_enabled:
-            yield _vip(vip_of(address), found.brokers[vip_of(address)])
+        vip = vip_of(address) if is_running and settings.vip_port_enabled else None
+        if vip is not None:
+            yield _vip(vip, found.brokers[vip])
     others = {
         broker.addresses[MASTER_ID]
         for one in found.tables.values()

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from aerobee.client.administration.name_server_tables import cluster_at, route_at, topics_at
 from aerobee.client.connections.session import Session
-from aerobee.client.errors import ClientError, NetworkError, reading
+from aerobee.client.errors import CallerError, ClientError, NetworkError, reading
+from aerobee.client.options import split_address
 from aerobee.config.model import Settings
 from aerobee.config.ports import VIP_BELOW, reachable
 from aerobee.protocol.bodies.common import parse_kv_table
@@ -73,10 +74,15 @@ def local_address(settings: Settings) -> str:
     return f"[{host}]:{settings.listen_port}" if ":" in host else f"{host}:{settings.listen_port}"
 
 
-def vip_of(address: str) -> str:
-    """The address of the VIP channel that belongs to a broker's address."""
-    host, _, port = address.rpartition(":")
-    return f"{host}:{int(port) - VIP_BELOW}"
+def vip_of(address: str) -> str | None:
+    """The address of the VIP channel that belongs to a broker's address; None where that has no
+    such port, or is no address: a name server may tell anything."""
+    try:
+        _, port = split_address(address)
+    except CallerError:
+        return None
+    host = address.rpartition(":")[0]
+    return f"{host}:{port - VIP_BELOW}" if port > VIP_BELOW else None
 
 
 def own_addresses(settings: Settings, told: Mapping[str, Told]) -> dict[str, str]:
@@ -116,7 +122,7 @@ async def survey(
     if is_running:
         wanted.add(local_address(settings))
         if settings.vip_port_enabled:
-            wanted |= {vip_of(address) for address in own}
+            wanted |= {vip for vip in map(vip_of, own) if vip is not None}
     brokers = await _all(sorted(wanted), lambda one: _answer_of(session, one))
     return Survey(told, routes, brokers)
 

@@ -121,6 +121,12 @@ def test_the_output_file_is_its_owners_alone_and_replaces_none(tmp_path: Path) -
     assert main(["config", "convert", str(file), "-o", str(output)]) == 1
 
 
+def test_a_file_that_is_toml_already_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "aerobee.toml"
+    file.write_text('[broker]\nname = "bee"\n')
+    assert main(["config", "convert", str(file)]) == 1
+
+
 def test_a_file_that_no_broker_starts_with_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,7 @@ import pytest
 from aerobee import testing
 from aerobee.cli.doctor.redaction import HIDDEN, Redaction
 from aerobee.cli.doctor.registration import differences, is_loopback, registration
-from aerobee.cli.doctor.survey import Answered, Survey, Told, answered, route_text
+from aerobee.cli.doctor.survey import Answered, Survey, Told, answered, route_text, vip_of
 from aerobee.cli.main import main
 from aerobee.client import blocking_roles
 from aerobee.client.errors import ConnectFailed
@@ -180,6 +180,20 @@ def test_while_no_broker_runs_its_own_name_server_is_not_a_fault(
     }
 
 
+def test_files_of_tls_that_cannot_be_used_are_findings_and_no_end(
+    tmp_path: Path, examine: Callable[..., tuple[int, Examined]]
+) -> None:
+    broken = tmp_path / "broken.pem"
+    broken.write_text("-----BEGIN CERTIFICATE-----\nbm90aGluZw==\n-----END CERTIFICATE-----\n")
+    code, found = examine(
+        *("--set", f"store.path={tmp_path / 'store'}", "--set", f"listenPort={free_port()}"),
+        *("--set", "broker.vip_port_enabled=false", "--trust-store", str(broken)),
+        *("-n", f"127.0.0.1:{free_port()}"),
+    )
+    assert code == 1
+    assert found["name servers", "none asked"]["state"] == "fault"
+
+
 def test_people_get_a_table_and_remedies_apart(
     configuration: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,6 +255,11 @@ def test_a_runtime_table_tells_the_clock() -> None:
     assert answered(table, now - 7) == Answered(1_000_000, 7.0)
     assert answered({"bootTimestamp": "x" * 5000}, now) == Answered(None, None)
     assert answered({"bootTimestamp": "5"}, now) == Answered(5, None)
+
+
+def test_an_address_that_a_name_server_made_up_is_no_bug() -> None:
+    assert vip_of("10.0.0.1:10911") == "10.0.0.1:10909"
+    assert [*map(vip_of, ("nonsense", "h:x", "h:2", "h:" + "9" * 5000))] == [None] * 4
 
 
 def test_addresses_of_loopback() -> None:
