@@ -97,7 +97,7 @@ def _open_now(machine: Machine, files: int) -> Iterator[Finding]:
 
 def memory(settings: Settings, machine: Machine) -> Iterator[Finding]:
     """Whether the limits together fit the memory, and whether the kernel has killed for memory."""
-    available = available_memory(str(machine.root))
+    available = available_memory(str(machine.root), machine.pid)
     share = memory_of(settings, available)
     total = size_text(sum(case.bytes for case in worst_cases(settings)))
     if share is None:

@@ -19,7 +19,7 @@ from aerobee.config.model import Settings
 GIB = 1 << 30
 FIT = {
     "proc/meminfo": "MemTotal: 33554432 kB\nSwapTotal: 0 kB\n",
-    "proc/self/cgroup": "0::/broker\n",
+    "proc/self/cgroup": "0::/shell\n",
     "proc/sys/vm/max_map_count": "262144\n",
     "proc/sys/net/core/somaxconn": "4096\n",
     "proc/sys/fs/file-max": "9223372036854775807\n",
