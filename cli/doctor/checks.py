@@ -24,7 +24,6 @@ from aerobee.cli.cluster.command_session import (
     say_slaves_read,
     security_of,
 )
-from aerobee.cli.cluster.groups import OWN_OFFSETS, keeps_own_offsets, stats_of
 from aerobee.cli.configuration.context_file import apply_context
 from aerobee.cli.doctor.thresholds import (
     CRITICAL,
@@ -36,12 +35,15 @@ from aerobee.cli.doctor.thresholds import (
     worst_of,
 )
 from aerobee.cli.printing.output import CommandFailed, quieten_logs, show
+from aerobee.client.admin import Admin
 from aerobee.client.administration.name_server_tables import cluster_at
 from aerobee.client.connections.session import Session
 from aerobee.client.errors import ClientError, NetworkError, NoRoute
 from aerobee.client.options import ClientOptions, split_address
 from aerobee.config.tls.certificates import validity
+from aerobee.protocol.bodies.clients import BROADCASTING
 from aerobee.protocol.bodies.routes import masters
+from aerobee.protocol.bodies.statistics import ConsumeStats
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.names import dlq_topic
 
@@ -87,10 +89,7 @@ async def check_lag(parsed: argparse.Namespace) -> Result:
     check_group(parsed.group)
     async with admin_of(parsed, reads_slaves=True) as admin:
         await _check_known(admin, parsed.group)
-        state = await admin.group_state(parsed.group)
-        if keeps_own_offsets(state):
-            raise CommandFailed(f"group {parsed.group}: {OWN_OFFSETS}")
-        stats = await stats_of(admin, parsed.group, state)
+        stats = await _progress_of(admin, parsed.group)
         say_slaves_read(admin)
     if not stats.queues and not stats.waiting_retries:
         raise CommandFailed(
@@ -111,11 +110,29 @@ async def check_lag(parsed: argparse.Namespace) -> Result:
     return Result(text, [_lag(stats.lag)])
 
 
+async def _progress_of(admin: Admin, group: str) -> ConsumeStats:
+    """How far a group is in all its topics. RocketMQ's brokers have to be asked by name for those
+    that it subscribes to and has not consumed anything of. Raises CommandFailed for a group whose
+    members keep their offsets themselves."""
+    state = (await admin.group_state(group)).values()
+    if any(one.message_model == BROADCASTING for one in state):
+        raise CommandFailed(
+            f"the members of {group} keep their offsets themselves (broadcasting), so no broker "
+            "knows how far each is"
+        )
+    stats = await admin.group_stats(group)
+    progress = dict(stats.queues)
+    known = {queue.topic for queue in progress}
+    for topic in sorted({topic for one in state for topic in one.subscriptions} - known):
+        progress |= await admin.group_progress(group, topic)
+    return ConsumeStats(progress, stats.tps, stats.waiting_retries)
+
+
 def _lag(lag: int) -> Measured:
     return Measured("lag", lag)
 
 
-async def _check_known(admin: Any, group: str) -> None:
+async def _check_known(admin: Admin, group: str) -> None:
     """A name that is mistyped has no lag and no dead letters, which must not look like all is
     well."""
     if group not in await admin.groups():

@@ -12,7 +12,8 @@ from aerobee.cli.doctor.checks import _used_percent
 from aerobee.cli.doctor.thresholds import Measured, Range, Thresholds, line_of
 from aerobee.cli.main import main
 from aerobee.client import blocking_roles
-from aerobee.client.message import Message
+from aerobee.client.message import Message, ReceivedMessage
+from aerobee.client.options import Model, PushOptions
 from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.bodies.statistics import ConsumeStats
 from aerobee.testing import RunningBroker
@@ -131,9 +132,20 @@ def test_a_group_that_is_nowhere_yet_is_unknown_and_not_ok(
         # RocketMQ's brokers answer that for a group that is offline and has no offset.
         return ConsumeStats({})
 
-    monkeypatch.setattr("aerobee.cli.doctor.checks.stats_of", nothing)
+    monkeypatch.setattr("aerobee.client.admin.Admin.group_stats", nothing)
     code, line = check("lag", "behind")
     assert (code, "no broker knows where it is" in line) == (UNKNOWN, True), line
+
+
+def test_a_group_that_broadcasts_is_unknown(running: RunningBroker, check: Check) -> None:
+    def nothing(messages: list[ReceivedMessage]) -> None:
+        pass
+
+    options = PushOptions(model=Model.BROADCASTING)
+    with blocking_roles.PushConsumer(running.name_server, "all", nothing, options) as consumer:
+        consumer.subscribe("orders")
+        code, line = check("lag", "all")
+    assert (code, "broadcasting" in line) == (UNKNOWN, True), line
 
 
 def test_dead_letters_are_counted(running: RunningBroker, check: Check) -> None:
