@@ -61,7 +61,7 @@ from aerobee.broker.requests.clients.replies import ReplyProcessor
 from aerobee.broker.requests.clients.running_consumers import ConsumerRequests
 from aerobee.broker.routing.accounts import build_access
 from aerobee.broker.routing.patience import patience_s
-from aerobee.broker.routing.role import Role
+from aerobee.broker.routing.role import Role, promised_slaves
 from aerobee.broker.routing.router import Handler, Router, taken_elsewhere
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.broker.second_step.second_step import SecondStep
@@ -329,7 +329,8 @@ class BrokerCore:
         # Administrators ask for it seldom, and any broker.
         from aerobee.broker.cluster.replication.ha_status import ha_status
 
-        return ha_status(self.store, self.replication, command)
+        promised = promised_slaves(self.settings, self.role)
+        return ha_status(self.store, self.replication, promised, command)
 
     def follow(self, finder: Finder, tls: ssl.SSLContext | None, calls: MasterCalls) -> None:
         """Begin to follow the master that `finder` finds, and to copy its tables by `calls`."""

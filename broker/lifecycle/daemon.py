@@ -404,9 +404,13 @@ class Daemon:
         if core.role.is_slave or not settings.replicates or not servers:
             return
         # The import brings a module that most brokers do not need.
+        from aerobee.broker.cluster.comparison.comparing import is_copy
         from aerobee.broker.cluster.table_copies.slave_offsets import Asking, take_from_slaves
 
-        asking = Asking(settings.broker_name, endpoint, self._outgoing, self._credentials)
+        has_this_log = partial(is_copy, store=self.store)
+        asking = Asking(
+            settings.broker_name, endpoint, has_this_log, self._outgoing, self._credentials
+        )
         await take_from_slaves(asking, servers, core.offsets, self.store.max_offset)
 
     def _follow(self) -> None:
@@ -419,7 +423,10 @@ class Daemon:
 
         master, tls, keys = self.registrar.master, self._outgoing, self._credentials
         own = self.addresses.broker, self.addresses.vip
-        finder = MasterFinder(self.settings, master, self.store, own, tls=tls, credentials=keys)
+        ask = self.registrar.ask_for_master
+        finder = MasterFinder(
+            self.settings, master, self.store, own, ask, tls=tls, credentials=keys
+        )
         self.core.follow(finder, tls, MasterCalls(master, tls=tls, credentials=keys))
         replication = self.core.replication
         assert replication is not None
@@ -451,6 +458,21 @@ class Daemon:
 
     async def _leave_name_servers(self) -> None:
         await self.registrar.stop(returns=self._returns)
+
+    def _note_what_is_odd(self) -> None:
+        """Notes that stand until a person has done something."""
+        self.health.note(
+            "tables are whole",
+            aside_probe((self.core.directory.path, os.path.dirname(self.settings.kv_file))),
+            "what only those files held is not served; restore it if it is needed, then move the "
+            "files away",
+        )
+        self.health.note(
+            "its name is its own",
+            self.registrar.namesake_problem,
+            "stop one of the two, or give it a name or an id of its own; the note goes with the "
+            "next registration",
+        )
 
     def _note_replication(self) -> None:
         health, settings, core = self.health, self.settings, self.core
@@ -488,12 +510,7 @@ class Daemon:
             "is served, but a restart would forget it. Topics and groups that cannot be kept are "
             "refused. It passes by itself",
         )
-        self.health.note(
-            "tables are whole",
-            aside_probe((self.core.directory.path, os.path.dirname(settings.kv_file))),
-            "what only those files held is not served; restore it if it is needed, then move the "
-            "files away",
-        )
+        self._note_what_is_odd()
         self._note_replication()
         if self.core.access is not None:
             self._note_accounts("accounts", self.core.access)

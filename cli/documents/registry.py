@@ -1,4 +1,4 @@
-"""The document of each command that prints JSON: a type, or the list of one.
+"""The document of each command that prints JSON: a type, or a list of that type.
 
 A command that prints one object a line has the type of a line.
 """

@@ -20,6 +20,8 @@ Containers: TypeAlias = Mapping[str, Mapping[str, str]]
 BOUNDED: Final[Containers] = {
     # --- connections
     "limits.connections": {
+        # A connection waits for the save that it has asked for.
+        "broker/tables/config_table.py": "_Batch._waiting",
         "broker/requests/clients/heartbeats.py": "ClientRequests._leaving",
         "broker/tables/clients.py": "ClientTable._groups_of",
         "native/sockets.pyx": "Sockets.ended Sockets.open_sockets Sockets.owed Sockets.ready",
@@ -270,7 +272,7 @@ OTHERS: Final[Containers] = {
         "broker/cluster/registration/master_address.py": "MasterAddress._said "
         "MasterAddress._unasked",
         "broker/cluster/registration/registration.py": "Registrar._links Registrar._tasks "
-        "Registrar.errors Registrar.registered",
+        "Registrar.errors Registrar.registered Registrar._namesakes",
         "broker/background/scheduler.py": "Scheduler._tasks",
         "remoting/listening/server.py": "Listening._sockets Listening._tasks Listening.ports",
         "shards/supervisor_process.py": "_Process._shards",
