@@ -26,6 +26,8 @@ from aerobee.nearest_name import nearest_name
 # Report lines in this order: those that want a look come first.
 State = Literal["taken", "no_effect", "unknown", "wrong"]
 _STATES: Final[tuple[State, ...]] = ("wrong", "unknown", "no_effect", "taken")
+# The beginnings of the loader's warnings about keys without effect.
+_OF_IDLE: Final = ("accepted, without", "has no effect here: derived")
 _HEAD: Final = """\
 # Made from {file} by aerobee config convert.
 # aerobee config explain KEY says what a setting means.
@@ -127,7 +129,7 @@ def _beside_keys(warnings: Iterable[str], keys: list[ConvertedKey]) -> list[str]
     return [
         warning
         for warning in warnings
-        if not any(text in warning for text in told) and not warning.startswith("accepted, without")
+        if not any(text in warning for text in told) and not warning.startswith(_OF_IDLE)
     ]
 
 
