@@ -26,7 +26,7 @@ def add_doctor(parser: argparse.ArgumentParser) -> None:
         "memory, settings of the kernel, certificates, owners of files. Of a running broker also "
         "whether clients reach the address that they are told, and whether all name servers tell "
         "the same. Nothing is changed; each finding has its remedy. The exit code is 1 if there is "
-        "a fault."
+        "a fault. Without -n and --context the name servers of the settings are asked."
     )
     parser.epilog = (
         "--bundle writes what a bug report needs. Passwords, keys and tokens are taken out; look "

@@ -57,7 +57,7 @@ def examine(parsed: argparse.Namespace) -> int:
     findings: list[Finding] = []
     try:
         found = _survey(parsed, settings, is_running=machine.pid is not None)
-    except CallerError as error:
+    except (CallerError, CommandFailed) as error:
         remedy = "correct -n, --credentials or the files of TLS, and examine it again"
         findings.append(fault("name servers", "none asked", str(error), remedy))
     findings += _findings(loaded, machine, found)

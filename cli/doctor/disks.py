@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,8 @@ _NETWORK: Final = frozenset(
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 # A sync of a file on one of these does not reach the disk, or costs all that was written since.
 _NO_SYNC: Final = frozenset({"nobarrier", "barrier=0", "barrier=none"})
+# The kernel writes blanks, tabs, line ends and backslashes of a path like that.
+_OCTAL: Final = re.compile(r"\\([0-7]{3})")
 _INODES_LEAST: Final = 0.05
 _HOUR_MS: Final = 3_600_000
 _SOON_MS: Final = 72 * _HOUR_MS
@@ -50,11 +53,22 @@ def disks(
     for path in _on_distinct_disks([settings.store_path, *logs]):
         standing = existing(path)
         if standing != path:
-            yield ok("disk", path, f"does not exist yet: a start makes it in {standing}")
+            yield _absent(path, standing)
         yield from _kind(path, machine)
         yield _space(path, settings, files)
         yield _inodes(path, os.statvfs(standing))
     yield _full_when(settings, files, now_ms())
+
+
+def _absent(path: str, standing: str) -> Finding:
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return ok("disk", path, f"does not exist yet: a start makes it in {standing}")
+    except OSError as error:
+        text = f"it cannot be looked at ({error.strerror}): the disk of {standing} is examined"
+        return unknown("disk", path, text, "examine it as root, or as the broker's user")
+    return ok("disk", path, "was made this moment")
 
 
 def existing(path: str) -> str:
@@ -84,7 +98,7 @@ def mount_of(path: str, machine: Machine) -> Mount | None:
         fields, kind = head.split(), tail.split()
         if len(fields) < 6 or len(kind) < 3:
             continue
-        point = fields[4].encode().decode("unicode_escape")
+        point = _OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[4])
         is_above = whole == point or whole.startswith(point.rstrip("/") + "/")
         # The later of two mounts on one point counts.
         if is_above and (best is None or len(point) >= len(best.point)):

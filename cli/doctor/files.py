@@ -25,13 +25,19 @@ _NAMED: Final = 3
 def store_files(settings: Settings, machine: Machine) -> Iterator[Finding]:
     """Those of the store that these settings name."""
     store = Path(settings.store_path)
-    if not store.exists():
+    try:
+        os.listdir(store)
+    except FileNotFoundError:
         yield from _place(store)
+        return
+    except OSError as error:
+        text = f"{_user()} may not look into it ({error.strerror}), so its files are not examined"
+        yield unknown("store", str(store), text, "examine it as root, or as the broker's user")
         return
     folders = [store, *map(Path, settings.commit_log_directories)]
     for folder in _outermost(folders):
         yield from _owners(folder, machine)
-    if machine.pid is None and (store / "abort").exists():
+    if machine.pid is None and os.path.exists(store / "abort"):
         yield warning(
             "store", str(store), "the last run did not end in order: a start recovers, which takes "
             "longer", "look at its last log lines; aerobee store verify reads all of it",
@@ -41,7 +47,7 @@ def store_files(settings: Settings, machine: Machine) -> Iterator[Finding]:
 
 
 def _place(store: Path) -> Iterator[Finding]:
-    above = next((one for one in store.parents if one.exists()), Path("/"))
+    above = next((one for one in store.parents if os.path.exists(one)), Path("/"))
     if os.access(above, os.W_OK | os.X_OK):
         yield ok("store", str(store), f"does not exist yet, and {_user()} may make it")
     else:
@@ -53,7 +59,7 @@ def _place(store: Path) -> Iterator[Finding]:
 
 def _outermost(folders: list[Path]) -> list[Path]:
     """Those that lie in none of the others."""
-    found = [one.resolve() for one in folders if one.exists()]
+    found = [one.resolve() for one in folders if os.path.exists(one)]
     return sorted({one for one in found if not any(other in one.parents for other in found)})
 
 
@@ -122,10 +128,15 @@ def _secret_files(settings: Settings) -> list[Path]:
     """The files of accounts and keys that a broker with these settings reads."""
     found = []
     if settings.acl_enabled or settings.nameserver_acl_enabled:
-        found += [*AccountFiles(settings.rocketmq_home, settings.acl_file).paths()]
+        found += account_paths(settings)
     if (path := credentials_path(settings)) is not None:
         found.append(path)
     return found
+
+
+def account_paths(settings: Settings) -> list[Path]:
+    """The files of accounts that a broker with these settings would read."""
+    return AccountFiles(settings.rocketmq_home, settings.acl_file).paths()
 
 
 def credentials_path(settings: Settings) -> Path | None:

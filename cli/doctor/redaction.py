@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from aerobee.access.files.account_files import AccountFiles
-from aerobee.cli.doctor.files import credentials_path
+from aerobee.cli.doctor.files import account_paths, credentials_path
 from aerobee.config.model import SETTINGS, Settings
 
 HIDDEN: Final = "***"
@@ -113,7 +112,7 @@ def known_secrets(settings: Settings, environ: Mapping[str, str] = os.environ) -
     for name, value in environ.items():
         if _SECRET_NAME.search(name) and value:
             yield value
-    paths = [*AccountFiles(settings.rocketmq_home, settings.acl_file).paths()]
+    paths = account_paths(settings)
     if (credentials := credentials_path(settings)) is not None:
         paths.append(credentials)
     if named := environ.get("AEROBEE_CREDENTIALS"):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from aerobee import testing
+from aerobee.access.files.account_places import tools_file
 from aerobee.cli.doctor.certificates import certificates
 from aerobee.cli.doctor.disks import disks, growth_of, mount_of
 from aerobee.cli.doctor.files import store_files
@@ -159,6 +160,17 @@ def test_owners_and_modes_of_a_store(tmp_path: Path) -> None:
     assert found["mode"].state == "warning"
     assert str(config / "topics.json") in found["mode"].text
     assert found["store"].state == "warning", "the last run did not end in order"
+
+
+def test_a_place_that_cannot_be_looked_into_is_unknown(tmp_path: Path) -> None:
+    # Root may look everywhere; no user may look at a name that is too long.
+    settings = Settings.for_tests(store_path=str(tmp_path / ("x" * 300)))
+    [found] = store_files(settings, HERE)
+    assert (found.check, found.state) == ("store", "unknown")
+    states = {one.check: one.state for one in disks(settings, HERE)}
+    assert states["disk"] == "unknown"
+    assert tools_file(str(tmp_path / ("x" * 300))) is not None, "reading it will say why"
+    assert tools_file(str(tmp_path)) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
