@@ -136,6 +136,7 @@ ORDER: dict[str, tuple[str, ...]] = {
             "needs",
             "administration",
             "control",
+            "audit",
             "account_service",
             "explain",
         ),

@@ -1,0 +1,178 @@
+"""The table of audited requests: by request code, how its object is named, and what state that has.
+
+A request of administrators that changes something has a row here, and stands in
+`access/administration.py` (AUDITED_OF_BROKERS); tests/unit/broker/requests/test_audited.py fails
+for one that stands in neither set there. The texts are short, and tell no secret: of settings those
+alone that a request may change, of accounts their rights. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aerobee.access.audit.auditing import Audited
+from aerobee.access.rights import right_name
+from aerobee.broker.background.live_settings import requested
+from aerobee.broker.tables.groups import GroupConfig
+from aerobee.broker.tables.tables import Tables
+from aerobee.config.errors import ConfigError
+from aerobee.config.model import BY_FULL_KEY, Settings
+from aerobee.protocol.bodies.common import SMALL_BODY, parse_body
+from aerobee.protocol.codes import RequestCode as Code
+from aerobee.protocol.frames.command import Command
+from aerobee.protocol.headers.admin import (
+    CloneOffsetHeader,
+    ConsumeDirectlyHeader,
+    ResetOffsetHeader,
+)
+
+if TYPE_CHECKING:
+    # With it comes the library for YAML.
+    from aerobee.access.account_service import AccessService
+
+_ABSENT = "absent"
+_SHOWN_SETTINGS = 16
+
+
+def audited_requests(
+    settings: Settings, tables: Tables, accounts: AccessService | None
+) -> Mapping[int, Audited]:
+    """The rows of a broker."""
+    states = _States(settings, tables, accounts)
+    topic, group, account = partial(_field, "topic"), _group, partial(_field, "accessKey")
+    return {
+        Code.UPDATE_AND_CREATE_TOPIC: Audited("topic_update", topic, states.topic),
+        Code.DELETE_TOPIC_IN_BROKER: Audited(
+            "topic_delete", topic, states.topic, answered_later=True
+        ),
+        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Audited("group_update", group, states.group),
+        Code.DELETE_SUBSCRIPTIONGROUP: Audited("group_delete", group, states.group),
+        Code.UPDATE_BROKER_CONFIG: Audited("settings_update", _settings, states.settings),
+        Code.UPDATE_AND_CREATE_ACL_CONFIG: Audited("account_update", account, states.account),
+        Code.DELETE_ACL_CONFIG: Audited("account_delete", account, states.account),
+        Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: Audited(
+            "white_addresses_update",
+            lambda command: command.ext.get("aclFileFullPath") or "the default file of accounts",
+            states.white,
+        ),
+        Code.INVOKE_BROKER_TO_RESET_OFFSET: Audited("offset_reset", _reset, states.reset),
+        Code.CLONE_GROUP_OFFSET: Audited("offset_clone", _cloned, states.cloned),
+        Code.CLEAN_EXPIRED_CONSUMEQUEUE: Audited(
+            "clean_queues", lambda _: "queues without messages", answered_later=True
+        ),
+        Code.CLEAN_UNUSED_TOPIC: Audited(
+            "clean_topics", lambda _: "queues of unknown topics", answered_later=True
+        ),
+        Code.DELETE_EXPIRED_COMMITLOG: Audited("clean_log", lambda _: "expired segments"),
+        Code.RESUME_CHECK_HALF_MESSAGE: Audited("check_resume", partial(_field, "msgId")),
+        # What the consumer made of it is in its answer, not here.
+        Code.CONSUME_MESSAGE_DIRECTLY: Audited("consume_directly", _consumed),
+    }
+
+
+class _States:
+    """Says how objects are."""
+
+    def __init__(self, settings: Settings, tables: Tables, accounts: AccessService | None) -> None:
+        self._settings = settings
+        self._topics = tables.topics
+        self._groups = tables.groups
+        self._offsets = tables.offsets
+        self._accounts = accounts
+
+    def topic(self, command: Command) -> str:
+        found = self._topics.get(_field("topic", command))
+        if found is None:
+            return _ABSENT
+        return f"read={found.read_queues} write={found.write_queues} perm={found.perm}"
+
+    def group(self, command: Command) -> str:
+        found = self._groups.find(_group(command))
+        if found is None:
+            return _ABSENT
+        return (
+            f"consume={_yes(found.consume_enable)} retries={found.retry_max_times} "
+            f"retry_queues={found.retry_queue_nums} "
+            f"broadcast={_yes(found.consume_broadcast_enable)}"
+        )
+
+    def settings(self, command: Command) -> str:
+        keys = [key for key in _requested(command) if not BY_FULL_KEY[key].secret]
+        values = {key: self._settings.value_of(BY_FULL_KEY[key]) for key in keys[:_SHOWN_SETTINGS]}
+        return " ".join(f"{key}={value}" for key, value in values.items())
+
+    def account(self, command: Command) -> str:
+        if self._accounts is None:
+            return ""
+        found = self._accounts.control.rules.accounts.get(_field("accessKey", command))
+        if found is None:
+            return _ABSENT
+        kind = "administrator" if found.admin else "user"
+        rights = f"topics={right_name(found.default_topic.right)}"
+        return (
+            f"{kind} {rights} groups={right_name(found.default_group.right)} "
+            f"lines={len(found.topics) + len(found.groups)} address={found.addresses.text or '-'}"
+        )
+
+    def white(self, _command: Command) -> str:
+        if self._accounts is None:
+            return ""
+        return " ".join(one.text for one in self._accounts.control.rules.white) or "none"
+
+    def reset(self, command: Command) -> str:
+        header = ResetOffsetHeader.from_ext(command.ext)
+        return self._progress(header.group, header.topic)
+
+    def cloned(self, command: Command) -> str:
+        header = CloneOffsetHeader.from_ext(command.ext)
+        return self._progress(header.dest_group, header.topic) if header.topic else ""
+
+    def _progress(self, group: str, topic: str) -> str:
+        """Offsets are summed: of many queues each would be too much."""
+        offsets = self._offsets.of(group, topic)
+        return f"queues={len(offsets)} offsets={sum(offsets.values())}" if offsets else _ABSENT
+
+
+def _field(name: str, command: Command) -> str:
+    return command.ext.get(name, "")
+
+
+def _group(command: Command) -> str:
+    if "groupName" in command.ext or len(command.body) > SMALL_BODY:
+        return _field("groupName", command)
+    return GroupConfig.from_json(parse_body(command.body, "group configuration")).name
+
+
+def _reset(command: Command) -> str:
+    header = ResetOffsetHeader.from_ext(command.ext)
+    return f"{header.group} in {header.topic}"
+
+
+def _cloned(command: Command) -> str:
+    header = CloneOffsetHeader.from_ext(command.ext)
+    where = f" in {header.topic}" if header.topic else ""
+    return f"{header.dest_group} from {header.src_group}{where}"
+
+
+def _consumed(command: Command) -> str:
+    header = ConsumeDirectlyHeader.from_ext(command.ext)
+    return f"{header.consumer_group} {header.msg_id}"
+
+
+def _requested(command: Command) -> list[str]:
+    if len(command.body) > SMALL_BODY:
+        return []
+    try:
+        return list(requested(command.body))
+    except ConfigError:
+        return []
+
+
+def _settings(command: Command) -> str:
+    return " ".join(_requested(command)[:_SHOWN_SETTINGS])
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
