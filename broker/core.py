@@ -336,17 +336,24 @@ class BrokerCore:
         # The import brings modules that are needed once somebody changes something.
         from aerobee.broker.requests.administration.auditing.broker_audit import broker_audit
 
-        return broker_audit(self.settings, self.tables, self.access, self._loop, wall_clock_ms)
+        return broker_audit(
+            self.settings,
+            self.tables,
+            self.access,
+            check_store=self.store.check_there,
+            loop=self._loop,
+            clock_ms=wall_clock_ms,
+        )
 
-    @property
     def recorder(self) -> Recorder | None:
-        """The writer of audit events; None while there were none."""
+        """The writer of audit events; None before the first."""
         audit = self.audit if "audit" in vars(self) else None
         return None if audit is None else audit.recorder
 
     def audit_problem(self) -> str | None:
         """Why audit events cannot be written; None while they can."""
-        return None if self.recorder is None else self.recorder.problem
+        recorder = self.recorder()
+        return None if recorder is None else recorder.problem
 
     def _audited(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """Handlers of which those that change something are audited."""
@@ -371,8 +378,11 @@ class BrokerCore:
         return None if self.audit is None else self.audit.ended(command, code, remark)
 
     def _note_role(self, before: str, after: str) -> None:
+        # The role changes seldom.
+        from aerobee.protocol.bodies.audit import ROLE_CHANGE
+
         if self.audit is not None:
-            self.audit.note("role_change", self.settings.broker_name, before, after)
+            self.audit.note(ROLE_CHANGE, self.settings.broker_name, before, after)
 
     def _audit_events(self, _connection: Connection, command: Command) -> Steps:
         # Administrators ask for it seldom.
@@ -759,8 +769,8 @@ class BrokerCore:
         self.staging.close()
         self.transactions.close()
         self._reput.run()
-        if self.recorder is not None:
-            await self.recorder.close()
+        if (recorder := self.recorder()) is not None:
+            await recorder.close()
         if self.directory.make_anew():
             self._save_all_again()
             # Places are saved only when the messages that they name are durable.

@@ -129,6 +129,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "config explain": ("configs", "explain"),
     "acl check": ("acl", "check"),
     "acl explain": ("acl", "explain_account"),
+    "audit": ("cluster.audit", "show_audit"),
     "broker clean": ("cluster.brokers", "clean"),
     "broker config": ("cluster.brokers", "show_config"),
     "broker ha": ("cluster.replication", "show_ha"),

@@ -38,14 +38,14 @@ def audited_requests(routes: RouteTable, kv: KvTable) -> Mapping[int, Audited]:
         return "brokers=" + ",".join(sorted(queues)) if queues else _ABSENT
 
     return {
-        Code.PUT_KV_CONFIG: Audited("kv_put", _key, value),
-        Code.DELETE_KV_CONFIG: Audited("kv_delete", _key, value),
-        Code.WIPE_WRITE_PERM_OF_BROKER: Audited("write_permission_wipe", _broker),
-        Code.ADD_WRITE_PERM_OF_BROKER: Audited("write_permission_add", _broker),
-        Code.DELETE_TOPIC_IN_NAMESRV: Audited("topic_delete_in_name_server", _topic, brokers),
-        Code.REGISTER_TOPIC_IN_NAMESRV: Audited("topic_register_in_name_server", _topic),
+        Code.PUT_KV_CONFIG: Audited(_key, value),
+        Code.DELETE_KV_CONFIG: Audited(_key, value),
+        Code.WIPE_WRITE_PERM_OF_BROKER: Audited(_broker),
+        Code.ADD_WRITE_PERM_OF_BROKER: Audited(_broker),
+        Code.DELETE_TOPIC_IN_NAMESRV: Audited(_topic, brokers),
+        Code.REGISTER_TOPIC_IN_NAMESRV: Audited(_topic),
         # Always refused.
-        Code.UPDATE_NAMESRV_CONFIG: Audited("name_server_settings_update", lambda _command: ""),
+        Code.UPDATE_NAMESRV_CONFIG: Audited(lambda _command: ""),
     }
 
 
@@ -55,13 +55,19 @@ def name_server_audit(
     kv: KvTable,
     *,
     access: AccessControl | None,
+    has_root: bool,
     loop: asyncio.AbstractEventLoop,
     clock_ms: Callable[[], int],
 ) -> Auditing:
-    """The audit of a name server whose `audit.target` is not off; its files lie beside those of the
-    key-value table."""
-    folder = Path(settings.kv_file).parent / "audit"
-    sink = make_sink(settings.audit_target, folder, settings.audit_bytes, makes_parents=True)
+    """The audit of a name server whose `audit.target` is not off; its files lie in the store, or
+    beside that of the key-value table where this has a place of its own. `has_root`: that place was
+    there when the name server started."""
+    kv_path, store = settings.nameserver_kv_path, Path(settings.store_path)
+    root = Path(kv_path).parent if kv_path else store
+    folder = root / "audit" if kv_path else root / "audit" / "nameserver"
+    sink = make_sink(
+        settings.audit_target, folder, settings.audit_bytes, root=root if has_root else None
+    )
     table = audited_requests(routes, kv)
     return Auditing(Recorder(sink, loop, clock_ms), table, access, _refusal_of)
 

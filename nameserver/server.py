@@ -225,7 +225,9 @@ class NameServer(Serving):
             accounts=partial(_access_of, settings, own)
             if settings.nameserver_acl_enabled
             else None,
-            audit=None if settings.audit_target == "off" else partial(_audit_of, settings),
+            audit=None
+            if settings.audit_target == "off"
+            else partial(_audit_of, settings, os.path.isdir(_root_of(settings))),
         )
 
     @property
@@ -235,15 +237,14 @@ class NameServer(Serving):
 
     @cached_property
     def audit(self) -> Auditing | None:
-        """The events of changes; None where there are none."""
+        """The events of changes; None where `audit.target` is off."""
         if self._make_audit is None:
             return None
         control = None if self._access is None else self._access.control
         return self._make_audit(self.routes, self._kv, control, asyncio.get_running_loop())
 
-    @property
     def recorder(self) -> Recorder | None:
-        """The writer of events; None while there were none."""
+        """The writer of events; None before the first."""
         audit = self.audit if "audit" in vars(self) else None
         return None if audit is None else audit.recorder
 
@@ -300,7 +301,7 @@ class NameServer(Serving):
             await asyncio.sleep(0)
         while self._answer_some():
             pass
-        if (recorder := self.recorder) is not None:
+        if (recorder := self.recorder()) is not None:
             await recorder.close()
         await self._server.close()
         await self._admin_server.close()
@@ -547,8 +548,15 @@ def _access_of(
         raise ConfigError("namesrvAclEnable", "true", str(error)) from None
 
 
+def _root_of(settings: Settings) -> str:
+    """Where files of a name server are made."""
+    kv_path = settings.nameserver_kv_path
+    return os.path.dirname(kv_path) if kv_path else settings.store_path
+
+
 def _audit_of(
     settings: Settings,
+    has_root: bool,
     routes: RouteTable,
     kv: KvTable,
     access: AccessControl | None,
@@ -557,7 +565,9 @@ def _audit_of(
     # The import brings modules that most name servers never need.
     from aerobee.nameserver.audited import name_server_audit
 
-    return name_server_audit(settings, routes, kv, access=access, loop=loop, clock_ms=wall_clock_ms)
+    return name_server_audit(
+        settings, routes, kv, access=access, has_root=has_root, loop=loop, clock_ms=wall_clock_ms
+    )
 
 
 def _without_effect(settings: Settings) -> dict[str, str]:

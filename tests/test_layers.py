@@ -141,7 +141,7 @@ ORDER: dict[str, tuple[str, ...]] = {
             "explain",
         ),
     ),
-    "nameserver": (*("kv", "routes", "bodies", "name_server_requests", "server"),),
+    "nameserver": (*("kv", "routes", "bodies", "name_server_requests", "audited", "server"),),
     "broker": (
         *(
             "broker_stats",
@@ -177,6 +177,7 @@ ORDER: dict[str, tuple[str, ...]] = {
             "producing",
             "consuming",
             "admin",
+            "administration",
             "blocking_roles",
             "public",
         ),

@@ -1,4 +1,4 @@
-"""Who has changed what: each changing request is an event in a file beside the tables.
+"""Audit events: each changing request leaves one in a file beside the tables.
 
 `auditing.py` stands around the handlers of changing requests, `recorder.py` has their events
 written before they are answered, `audit_file.py` owns the files, `journal.py` writes to systemd's

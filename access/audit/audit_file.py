@@ -53,10 +53,14 @@ class AuditFile:
         most_bytes: int,
         sync: Callable[[int], None] = os.fdatasync,
         *,
-        makes_parents: bool = False,
+        root: str | os.PathLike[str] | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`folder` is made when it is needed; the folders above it only with `makes_parents`."""
-        self._makes_parents = makes_parents
+        """`folder` is made when it is needed, but not without `root`, a folder above it: what was
+        taken away is not begun anew. `check` raises OSError where nothing may be written any
+        more."""
+        self._root = None if root is None else Path(root)
+        self._check = check
         self.folder = Path(folder)
         self._file_bytes = max(most_bytes // _KEPT_FILES, 4 * LINE_BYTES)
         self._sync = sync
@@ -68,6 +72,7 @@ class AuditFile:
 
     def write(self, events: Sequence[bytes]) -> None:
         """Append lines of events; returns once they are on the disk."""
+        self._check()
         self._recover()
         if events:
             self._append(events)
@@ -75,6 +80,7 @@ class AuditFile:
     def begin(self, lines: Sequence[bytes], under_way: int) -> None:
         """Note changes that begin; returns once that is on the disk. While none is `under_way` the
         notes before these are of no use any more."""
+        self._check()
         self._recover()
         self._append_begun(b"".join(lines), is_first=not under_way)
 
@@ -82,6 +88,7 @@ class AuditFile:
         """Some lines from `place` on that are of `since_ms` or later, and the place behind them."""
         # A full disk keeps nobody from reading.
         with suppress(OSError):
+            self._check()
             self._recover()
         numbers = self._numbers()
         if not numbers:
@@ -176,10 +183,12 @@ class AuditFile:
         return self.folder / f"events-{number:08}.jsonl"
 
     def _make_folder(self) -> None:
-        # Not the folders above: a store that is gone is not begun anew.
-        if not self.folder.is_dir():
-            self.folder.mkdir(parents=self._makes_parents)
-            sync_directory(self.folder.parent)
+        if self.folder.is_dir():
+            return
+        if self._root is not None and not self._root.is_dir():
+            raise FileNotFoundError(f"{self._root} is not there any more")
+        self.folder.mkdir(parents=True)
+        sync_directory(self.folder.parent)
 
     # --- changes that have begun
 

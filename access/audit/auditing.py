@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from aerobee.access.audit.recorder import Recorder
 from aerobee.access.control import AccessControl
-from aerobee.protocol.bodies.audit import DONE, FAILED, AuditEvent
+from aerobee.protocol.bodies.audit import AUDIT_WORDS, DONE, FAILED, AuditEvent
 from aerobee.protocol.codes import ResponseCode, version_name
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command
@@ -39,11 +39,10 @@ class Peer(Protocol):
 
 
 class Audited(NamedTuple):
-    """How a changing request is told. `request` is its word in events; `object` names what it
-    changes; `state` says briefly how that is, before and after. Neither may tell a secret.
-    `answered_later`: the handler returns None, and `Auditing.ended` says how it went."""
+    """How a changing request is told: `object` names what it changes, and `state` says briefly how
+    that is, before and after. Neither may tell a secret. `answered_later`: the handler returns
+    None, and `Auditing.ended` says how it went. Its word is in AUDIT_WORDS."""
 
-    request: str
     object: Text
     state: Text = lambda _command: ""
     answered_later: bool = False
@@ -152,7 +151,7 @@ class Auditing:
     def _event(self, connection: Peer, command: Command) -> AuditEvent:
         row = self._table[command.code]
         return self.recorder.new_event(
-            row.request,
+            AUDIT_WORDS[command.code],
             object=_text(row.object, command),
             account="" if self._access is None else self._access.account_of(command),
             address=connection.peer[0],

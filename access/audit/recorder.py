@@ -36,8 +36,9 @@ EVERY_S: Final = 60.0
 MOST_KINDS: Final = 256
 # A sink that has failed is tried again after this time.
 _RETRY_S: Final = 5.0
-# Lines of refusals that wait for a sink that fails; further ones are counted only.
-_MOST_WAITING: Final = 1024
+#: Changes that may be under way at a time. While a sink fails as many lines of refusals wait;
+#: further ones are counted only.
+MOST_UNDER_WAY: Final = 1_000
 
 
 class _Failures(NamedTuple):
@@ -100,8 +101,14 @@ class Recorder:
 
     def begin(self, event: AuditEvent) -> asyncio.Future[None]:
         """Done when the change may be made. It has a BadRequest where the change cannot be
-        written, and so must not be made. Call `end` once it has been done without an error."""
+        written, or too many are under way, and so must not be made. Call `end` once it has been
+        done without an error."""
         begun = _Begun(event.id, event.encode(), self._loop.create_future())
+        if len(self._under_way) + len(self._begun) >= MOST_UNDER_WAY:
+            begun.done.set_exception(
+                BadRequest(ResponseCode.SYSTEM_BUSY, f"{MOST_UNDER_WAY} changes are under way")
+            )
+            return begun.done
         self._begun.append(begun)
         self._go_on()
         return begun.done
@@ -182,7 +189,7 @@ class Recorder:
             self._write_refusal(replace(kind.last, times=kind.times))
 
     def _write_refusal(self, event: AuditEvent) -> None:
-        if len(self._events) < _MOST_WAITING:
+        if len(self._events) < MOST_UNDER_WAY:
             self._write(event)
         else:
             self.counts[event.outcome] += event.times

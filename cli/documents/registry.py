@@ -5,9 +5,11 @@ A command that prints one object a line has the type of a line.
 
 from typing import Any, Final
 
+from aerobee.cli.documents.audit import AuditRecord
 from aerobee.cli.documents.groups import GroupDescription, GroupSummary
 
 DOCUMENTS: Final[dict[str, Any]] = {
+    "audit": list[AuditRecord],
     "group list": list[GroupSummary],
     "group describe": GroupDescription,
 }

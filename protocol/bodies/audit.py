@@ -8,10 +8,43 @@ ended, or is damaged; `parse_event` returns None for it.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
+from aerobee.protocol.codes import RequestCode
+
+#: The word of each audited request code, as events and `aerobee audit --code` have it.
+AUDIT_WORDS: Final[Mapping[int, str]] = {
+    RequestCode.UPDATE_AND_CREATE_TOPIC: "topic_update",
+    RequestCode.DELETE_TOPIC_IN_BROKER: "topic_delete",
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: "group_update",
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: "group_delete",
+    RequestCode.UPDATE_BROKER_CONFIG: "settings_update",
+    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: "account_update",
+    RequestCode.DELETE_ACL_CONFIG: "account_delete",
+    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: "white_addresses_update",
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "offset_reset",
+    RequestCode.CLONE_GROUP_OFFSET: "offset_clone",
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: "clean_queues",
+    RequestCode.CLEAN_UNUSED_TOPIC: "clean_topics",
+    RequestCode.DELETE_EXPIRED_COMMITLOG: "clean_log",
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: "check_resume",
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: "consume_directly",
+    # Requests to name servers follow.
+    RequestCode.PUT_KV_CONFIG: "kv_put",
+    RequestCode.DELETE_KV_CONFIG: "kv_delete",
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: "write_permission_wipe",
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: "write_permission_add",
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: "name_server_topic_delete",
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: "name_server_topic_register",
+    RequestCode.UPDATE_NAMESRV_CONFIG: "name_server_settings_update",
+}
+#: Changes that no request asks for: a signal has the configuration read again, and a broker takes
+#: another role.
+SETTINGS_RELOAD, ROLE_CHANGE = "settings_reload", "role_change"
+OTHER_WORDS: Final = (SETTINGS_RELOAD, ROLE_CHANGE)
 #: The most bytes of a line.
 LINE_BYTES: Final = 4096
 #: How a change ended. What was refused has changed nothing, unless `why` says that it was stopped
@@ -31,7 +64,7 @@ class AuditEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     timestamp_ms: int
-    #: What was asked for, such as `topic_delete`.
+    #: The word of the request, such as `topic_delete`.
     request: str
     #: The topic, group, account or setting that was to be changed.
     object: str = ""

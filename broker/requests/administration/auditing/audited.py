@@ -2,8 +2,8 @@
 
 A request of administrators that changes something has a row here, and stands in
 `access/administration.py` (AUDITED_OF_BROKERS); tests/unit/broker/requests/test_audited.py fails
-for one that stands in neither set there. The texts are short, and tell no secret: of settings those
-alone that a request may change, of accounts their rights. Loop thread only.
+for a request that stands in neither set there. The texts are short, and tell no secret: of settings
+those alone that a request may change, of accounts their rights. Loop thread only.
 """
 
 from __future__ import annotations
@@ -43,32 +43,27 @@ def audited_requests(
     states = _States(settings, tables, accounts)
     topic, group, account = partial(_field, "topic"), _group, partial(_field, "accessKey")
     return {
-        Code.UPDATE_AND_CREATE_TOPIC: Audited("topic_update", topic, states.topic),
-        Code.DELETE_TOPIC_IN_BROKER: Audited(
-            "topic_delete", topic, states.topic, answered_later=True
-        ),
-        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Audited("group_update", group, states.group),
-        Code.DELETE_SUBSCRIPTIONGROUP: Audited("group_delete", group, states.group),
-        Code.UPDATE_BROKER_CONFIG: Audited("settings_update", _settings, states.settings),
-        Code.UPDATE_AND_CREATE_ACL_CONFIG: Audited("account_update", account, states.account),
-        Code.DELETE_ACL_CONFIG: Audited("account_delete", account, states.account),
+        Code.UPDATE_AND_CREATE_TOPIC: Audited(topic, states.topic),
+        Code.DELETE_TOPIC_IN_BROKER: Audited(topic, states.topic, answered_later=True),
+        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Audited(group, states.group),
+        Code.DELETE_SUBSCRIPTIONGROUP: Audited(group, states.group),
+        Code.UPDATE_BROKER_CONFIG: Audited(_settings, states.settings),
+        Code.UPDATE_AND_CREATE_ACL_CONFIG: Audited(account, states.account),
+        Code.DELETE_ACL_CONFIG: Audited(account, states.account),
         Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: Audited(
-            "white_addresses_update",
             lambda command: command.ext.get("aclFileFullPath") or "the default file of accounts",
             states.white,
         ),
-        Code.INVOKE_BROKER_TO_RESET_OFFSET: Audited("offset_reset", _reset, states.reset),
-        Code.CLONE_GROUP_OFFSET: Audited("offset_clone", _cloned, states.cloned),
+        Code.INVOKE_BROKER_TO_RESET_OFFSET: Audited(_reset, states.reset),
+        Code.CLONE_GROUP_OFFSET: Audited(_cloned, states.cloned),
         Code.CLEAN_EXPIRED_CONSUMEQUEUE: Audited(
-            "clean_queues", lambda _: "queues without messages", answered_later=True
+            lambda _: "queues without messages", answered_later=True
         ),
-        Code.CLEAN_UNUSED_TOPIC: Audited(
-            "clean_topics", lambda _: "queues of unknown topics", answered_later=True
-        ),
-        Code.DELETE_EXPIRED_COMMITLOG: Audited("clean_log", lambda _: "expired segments"),
-        Code.RESUME_CHECK_HALF_MESSAGE: Audited("check_resume", partial(_field, "msgId")),
-        # What the consumer made of it is in its answer, not here.
-        Code.CONSUME_MESSAGE_DIRECTLY: Audited("consume_directly", _consumed),
+        Code.CLEAN_UNUSED_TOPIC: Audited(lambda _: "queues of unknown topics", answered_later=True),
+        Code.DELETE_EXPIRED_COMMITLOG: Audited(lambda _: "expired segments"),
+        Code.RESUME_CHECK_HALF_MESSAGE: Audited(partial(_field, "msgId")),
+        # The answer says how the consumer took it, not the event.
+        Code.CONSUME_MESSAGE_DIRECTLY: Audited(_consumed),
     }
 
 
@@ -127,7 +122,9 @@ class _States:
 
     def cloned(self, command: Command) -> str:
         header = CloneOffsetHeader.from_ext(command.ext)
-        return self._progress(header.dest_group, header.topic) if header.topic else ""
+        if header.topic:
+            return self._progress(header.dest_group, header.topic)
+        return f"topics={len(self._offsets.topics_of(header.dest_group))}"
 
     def _progress(self, group: str, topic: str) -> str:
         """Offsets are summed: of many queues each would be too much."""

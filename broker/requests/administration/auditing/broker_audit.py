@@ -14,6 +14,7 @@ from aerobee.broker.requests.administration.auditing.audited import audited_requ
 from aerobee.broker.routing.router import known_refusal
 from aerobee.broker.tables.tables import Tables
 from aerobee.config.model import SETTINGS, Settings
+from aerobee.protocol.bodies.audit import SETTINGS_RELOAD
 
 if TYPE_CHECKING:
     # With it comes the library for YAML.
@@ -24,12 +25,20 @@ def broker_audit(
     settings: Settings,
     tables: Tables,
     accounts: AccessService | None,
+    *,
+    check_store: Callable[[], None],
     loop: asyncio.AbstractEventLoop,
     clock_ms: Callable[[], int],
 ) -> Auditing:
-    """The audit of a broker whose `audit.target` is not off."""
-    folder = os.path.join(settings.store_path, "audit")
-    sink = make_sink(settings.audit_target, folder, settings.audit_bytes)
+    """The audit of a broker whose `audit.target` is not off. `check_store` raises OSError where
+    nothing of the store may be written any more; it is called on a thread."""
+    sink = make_sink(
+        settings.audit_target,
+        os.path.join(settings.store_path, "audit"),
+        settings.audit_bytes,
+        root=settings.store_path,
+        check=check_store,
+    )
     return Auditing(
         Recorder(sink, loop, clock_ms),
         audited_requests(settings, tables, accounts),
@@ -50,7 +59,7 @@ async def audited_reload(
         changed = [key for key in now if now[key] != first[key]]
         return " ".join(f"{key}={now[key]} (was {first[key]})" for key in changed) or "no setting"
 
-    await audit.of_this_machine("settings_reload", "configuration", reload, moved)
+    await audit.of_this_machine(SETTINGS_RELOAD, "configuration", reload, moved)
 
 
 def _live_values(settings: Settings) -> dict[str, Any]:
