@@ -17,6 +17,7 @@ def audit_events(audit: Auditing | None, command: Command) -> Steps:
         raise BadRequest.system_error(OFF)
     header = AuditEventsHeader.from_ext(command.ext)
     place = Place(max(header.file, 0), max(header.position, 0))
+    yield audit.recorder.flushed()
     reading = audit.recorder.page(place, header.since_timestamp)
     yield reading
     try:

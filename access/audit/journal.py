@@ -25,8 +25,8 @@ _TIMEOUT_S: Final = 5.0
 class Journal:
     """Writes events to the journal. One thread at a time."""
 
-    def __init__(self, path: str = _SOCKET) -> None:
-        self._path = path
+    def __init__(self, path: str | None = None) -> None:
+        self._path = path or _SOCKET
         self._socket: socket.socket | None = None
 
     def write(self, events: Sequence[bytes]) -> None:

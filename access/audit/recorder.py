@@ -141,6 +141,16 @@ class Recorder:
         kind.last = event
         kind.times += 1
 
+    def flushed(self) -> asyncio.Future[None]:
+        """Done when the events of until now are written, or cannot be."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        if self._writing is None and not self._events:
+            done.set_result(None)
+            return done
+        self._waiting.append(done)
+        self._go_on()
+        return done
+
     def page(self, place: Place, since_ms: int) -> asyncio.Future[Page]:
         """Some of the events, read by the thread; it has what the sink raises."""
         return self._loop.run_in_executor(self._thread, self._sink.page, place, since_ms)
@@ -153,16 +163,23 @@ class Recorder:
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
-        while self._writing is not None:
-            await asyncio.wait([self._writing])
-            # The callback, which may begin the next write, runs right after.
-            await asyncio.sleep(0)
+        await self._wait_idle()
+        if self._events:
+            # A last try.
+            self._go_on()
+            await self._wait_idle()
         for begun in self._begun:
             if not begun.done.done():
                 begun.done.set_exception(_refusal("the process ends"))
         self._begun.clear()
         await self._loop.run_in_executor(self._thread, self._sink.close)
         self._thread.shutdown()
+
+    async def _wait_idle(self) -> None:
+        while self._writing is not None:
+            await asyncio.wait([self._writing])
+            # The callback, which may begin the next write, runs right after.
+            await asyncio.sleep(0)
 
     # --- inside
 
@@ -242,7 +259,7 @@ class Recorder:
                     change.done.set_exception(_refusal(str(failures.begun)))
             elif not change.done.done():
                 change.done.set_result(None)
-        if self._begun or (self._events and failures.begun is None):
+        if self._begun or self._waiting or (self._events and failures.begun is None):
             self._go_on()
 
     def _judge(self, error: OSError | None) -> None:
