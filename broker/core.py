@@ -560,7 +560,8 @@ class BrokerCore:
             **self._admin_handlers(),
             **WaitingRequests(self._waits, self.deleted_topics).handlers(),
         }
-        handlers = self._serve_replication(self._audited(handlers))
+        # A change that has waited for its event is still refused on a slave.
+        handlers = self._audited(self._serve_replication(handlers))
         pulls: dict[int, Handler] = {
             RequestCode.PULL_MESSAGE: self._pull.handle,
             RequestCode.LITE_PULL_MESSAGE: self._pull.handle,

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 
 from aerobee.access.audit.auditing import Audited
 from aerobee.access.rights import right_name
-from aerobee.broker.background.live_settings import requested
+from aerobee.broker.background.live_settings import setting_named
 from aerobee.broker.tables.groups import GroupConfig
 from aerobee.broker.tables.tables import Tables
-from aerobee.config.errors import ConfigError
 from aerobee.config.model import BY_FULL_KEY, Settings
 from aerobee.protocol.bodies.common import SMALL_BODY, parse_body
 from aerobee.protocol.codes import RequestCode as Code
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
 _ABSENT = "absent"
 _SHOWN_SETTINGS = 16
+_READ_BYTES = 2048
 
 
 def audited_requests(
@@ -94,9 +94,9 @@ class _States:
         )
 
     def settings(self, command: Command) -> str:
-        keys = [key for key in _requested(command) if not BY_FULL_KEY[key].secret]
-        values = {key: self._settings.value_of(BY_FULL_KEY[key]) for key in keys[:_SHOWN_SETTINGS]}
-        return " ".join(f"{key}={value}" for key, value in values.items())
+        found = [BY_FULL_KEY.get(key) for key in dict.fromkeys(_requested(command))]
+        shown = [one for one in found if one is not None and one.live and not one.secret]
+        return " ".join(f"{one.full_key}={self._settings.value_of(one)}" for one in shown)
 
     def account(self, command: Command) -> str:
         if self._accounts is None:
@@ -159,16 +159,19 @@ def _consumed(command: Command) -> str:
 
 
 def _requested(command: Command) -> list[str]:
-    if len(command.body) > SMALL_BODY:
-        return []
-    try:
-        return list(requested(command.body))
-    except ConfigError:
-        return []
+    """The names in the first lines of a request for settings, ours where they are known. A turn of
+    the loop has no time to read all lines as they are meant."""
+    lines = command.body[:_READ_BYTES].split(b"\n", _SHOWN_SETTINGS)[:_SHOWN_SETTINGS]
+    names = [line.partition(b"=")[0].strip().decode("utf-8", "replace") for line in lines]
+    found = [setting_named(name) for name in names if name]
+    return [
+        name if one is None else one.full_key
+        for name, one in zip(filter(None, names), found, strict=True)
+    ]
 
 
 def _settings(command: Command) -> str:
-    return " ".join(_requested(command)[:_SHOWN_SETTINGS])
+    return " ".join(dict.fromkeys(_requested(command)))
 
 
 def _yes(value: bool) -> str:
