@@ -301,10 +301,10 @@ class NameServer(Serving):
             await asyncio.sleep(0)
         while self._answer_some():
             pass
-        if (recorder := self.recorder()) is not None:
-            await recorder.close()
         await self._server.close()
         await self._admin_server.close()
+        if (recorder := self.recorder()) is not None:
+            await recorder.close()
 
     def _listener(self, handler: Handler, name: str) -> RemotingServer:
         options = self._options

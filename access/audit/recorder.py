@@ -84,6 +84,7 @@ class Recorder:
         self._writing: asyncio.Future[_Failures] | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._kinds: dict[tuple[str, str, str], _Kind] = {}
+        self._is_closed = False
         #: Why events cannot be written; None while they can.
         self.problem: str | None = None
         #: How many requests had an event, by outcome.
@@ -156,7 +157,8 @@ class Recorder:
         return self._loop.run_in_executor(self._thread, self._sink.page, place, since_ms)
 
     async def close(self) -> None:
-        """Write what waits, and let go of the sink."""
+        """Write what waits, and let go of the sink. A change that is under way still is of unknown
+        outcome for the next start; no other begins."""
         for key in list(self._kinds):
             self._kinds[key].timer.cancel()
             self._sum_up(key)
@@ -168,10 +170,8 @@ class Recorder:
             # A last try.
             self._go_on()
             await self._wait_idle()
-        for begun in self._begun:
-            if not begun.done.done():
-                begun.done.set_exception(_refusal("the process ends"))
-        self._begun.clear()
+        self._is_closed = True
+        self._go_on()
         await self._loop.run_in_executor(self._thread, self._sink.close)
         self._thread.shutdown()
 
@@ -215,6 +215,9 @@ class Recorder:
         """Begin a write, unless one is under way."""
         if self._writing is not None:
             return
+        if self._is_closed:
+            self._give_up()
+            return
         events, waiting, begun = self._events, self._waiting, self._begun
         self._events, self._waiting, self._begun = [], [], []
         under_way = len(self._under_way)
@@ -223,6 +226,17 @@ class Recorder:
         writing = self._loop.run_in_executor(self._thread, self._put, events, lines, under_way)
         self._writing = writing
         writing.add_done_callback(lambda done: self._written(done.result(), events, waiting, begun))
+
+    def _give_up(self) -> None:
+        """Let nobody wait for a write any more."""
+        waiting, begun = self._waiting, self._begun
+        self._waiting, self._begun = [], []
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)
+        for change in begun:
+            if not change.done.done():
+                change.done.set_exception(_refusal("the process ends"))
 
     def _put(self, events: list[bytes], begun: list[bytes], under_way: int) -> _Failures:
         """Write events, then changes that begin: none begins beside events that are not written.

@@ -17,6 +17,7 @@ from aerobee.client.errors import PeerError
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.testing import RunningBroker
+from tests.ports import free_port
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -155,3 +156,22 @@ def test_the_others_are_shown_where_one_is_away(
     assert code == 3
     assert len(json.loads(out)) == len(ALL)
     assert "away (slave 1) did not answer" in err
+
+
+def test_a_port_of_administrators_tells_what_the_ports_of_clients_refuse(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    admin = f"127.0.0.1:{(port := free_port())}"
+    with testing.broker(broker_name="bee", admin_port=port) as broker:
+        asking = "audit", "-n", broker.name_server, "--broker", "bee"
+        assert main([*asking]) == 1
+        assert "audit_events (code 31034) is not taken at this port" in capsys.readouterr().err
+        create = "topic", "create", "Orders", "-n", broker.name_server
+        assert main([*create]) != 0
+        assert main([*create, "--admin", admin]) == 0
+        capsys.readouterr()
+        assert main([*asking, "--admin", admin, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+    assert [(one["object"], one["outcome"]) for one in found] == [
+        *(("Orders", "refused"), ("Orders", "done"))
+    ]

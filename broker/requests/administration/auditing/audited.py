@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _ABSENT = "absent"
 _SHOWN_SETTINGS = 16
 _READ_BYTES = 2048
+_SHOWN_ADDRESSES = 16
 
 
 def audited_requests(
@@ -114,7 +115,9 @@ class _States:
     def white(self, _command: Command) -> str:
         if self._accounts is None:
             return ""
-        return " ".join(one.text for one in self._accounts.control.rules.white) or "none"
+        white = self._accounts.control.rules.white
+        shown = " ".join(one.text for one in white[:_SHOWN_ADDRESSES])
+        return f"{len(white)} addresses: {shown}" if white else "none"
 
     def reset(self, command: Command) -> str:
         header = ResetOffsetHeader.from_ext(command.ext)

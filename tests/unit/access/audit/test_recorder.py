@@ -153,3 +153,14 @@ async def test_changes_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     recorder.end_refused(events[0], "wrong")
     await recorder.begin(events[3])
     await recorder.close()
+
+
+async def test_after_the_end_nothing_begins_and_nobody_waits() -> None:
+    recorder, sink = made()
+    event = recorder.new_event("topic_update", object="cut off")
+    await recorder.begin(event)
+    await recorder.close()
+    with pytest.raises(BadRequest, match="the process ends"):
+        await recorder.begin(recorder.new_event("topic_update"))
+    await recorder.end(event)
+    assert sink.events == []
