@@ -275,12 +275,15 @@ BROKER_NEEDS: Final[Mapping[int, Needs]] = {
             RequestCode.GET_ALL_PRODUCER_INFO,
             # Tells of messages that nobody may see yet, and looks at very many.
             RequestCode.WAITING_MESSAGES,
+            # Tells who has changed what.
+            RequestCode.AUDIT_EVENTS,
         ),
         administrator,
     ),
 }
 
-#: Requests that change the tables of a name server; everything else there is open to all.
+#: Requests that change the tables of a name server, and that for what was changed; everything else
+#: there is open to all.
 NAME_SERVER_NEEDS: Final[Mapping[int, Needs]] = dict.fromkeys(
     (
         RequestCode.REGISTER_BROKER,
@@ -292,6 +295,7 @@ NAME_SERVER_NEEDS: Final[Mapping[int, Needs]] = dict.fromkeys(
         RequestCode.DELETE_TOPIC_IN_NAMESRV,
         RequestCode.REGISTER_TOPIC_IN_NAMESRV,
         RequestCode.UPDATE_NAMESRV_CONFIG,
+        RequestCode.AUDIT_EVENTS,
     ),
     administrator,
 )

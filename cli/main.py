@@ -143,6 +143,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     },
     "acl check": ("configuration.accounts", "check"),
     "acl explain": ("configuration.accounts", "explain_account"),
+    "audit": ("cluster.audit", "show_audit"),
     "broker clean": ("cluster.brokers", "clean"),
     "broker config": ("cluster.brokers", "show_config"),
     "broker ha": ("cluster.replication", "show_ha"),

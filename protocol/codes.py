@@ -182,6 +182,7 @@ class RequestCode(IntEnum):
     WAITING_MESSAGES = 31010
     LOG_RANGES = 31020
     REPLICA_TABLES = 31021
+    AUDIT_EVENTS = 31034
     # 5.x again.
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051

@@ -136,11 +136,12 @@ ORDER: dict[str, tuple[str, ...]] = {
             "needs",
             "administration",
             "control",
+            "audit",
             "account_service",
             "explain",
         ),
     ),
-    "nameserver": (*("kv", "routes", "bodies", "name_server_requests", "server"),),
+    "nameserver": (*("kv", "routes", "bodies", "name_server_requests", "audited", "server"),),
     "broker": (
         *(
             "broker_stats",

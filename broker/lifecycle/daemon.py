@@ -67,6 +67,7 @@ from aerobee.config.tls.certificates import (
 )
 from aerobee.nameserver.server import NameServer
 from aerobee.native.form import CompiledForm, NativeError, chosen
+from aerobee.protocol.errors import BadRequest
 from aerobee.remoting.connection_limits import RemotingLimits
 from aerobee.remoting.listening.server import RemotingServer
 from aerobee.remoting.peers import address_text
@@ -176,7 +177,20 @@ class Daemon:
 
     async def read_settings_again(self) -> None:
         """Take over the present configuration (config/loading/reload.py), and the present files of
-        certificates. Call it once the daemon serves."""
+        certificates, as an audit event. Call it once the daemon serves."""
+        audit = self.core.audit
+        if audit is None:
+            await self._read_settings_again()
+            return
+        # The import brings modules that are needed once somebody changes something.
+        from aerobee.broker.requests.administration.auditing.broker_audit import audited_reload
+
+        try:
+            await audited_reload(audit, self.settings, self._read_settings_again)
+        except BadRequest as error:
+            log.error("configuration not read again why=%s", error.remark)
+
+    async def _read_settings_again(self) -> None:
         if self._certificates is not None:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(None, self._certificates.read_again)
@@ -474,6 +488,14 @@ class Daemon:
             "next registration",
         )
 
+    def _note_audit(self) -> None:
+        self.health.note(
+            "audit",
+            self.core.audit_problem,
+            "give the disk of the store room, or repair what the reason names; changes of "
+            "administrators are refused until then",
+        )
+
     def _note_replication(self) -> None:
         health, settings, core = self.health, self.settings, self.core
         if core.replication is not None:
@@ -511,6 +533,7 @@ class Daemon:
             "refused. It passes by itself",
         )
         self._note_what_is_odd()
+        self._note_audit()
         self._note_replication()
         if self.core.access is not None:
             self._note_accounts("accounts", self.core.access)

@@ -161,6 +161,11 @@ FILLED: Final[Mapping[str, tuple[str, str, str]]] = {
     ),
     "message": ("send, read, follow and find messages", "cli.arguments.messages", "add_message"),
     "broker": ("ask something of running brokers", "cli.arguments.brokers", "add_broker"),
+    "audit": (
+        "who has changed what, on brokers and name servers",
+        "cli.arguments.audit",
+        "add_audit",
+    ),
     "bench": (
         "measure a running broker, this one or RocketMQ's: rates and latencies",
         "cli.bench.bench_arguments",

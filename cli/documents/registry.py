@@ -5,12 +5,14 @@ A command that prints one object a line has the type of a line.
 
 from typing import Any, Final
 
+from aerobee.cli.documents.audit import AuditRecord
 from aerobee.cli.documents.configuration import Conversion
 from aerobee.cli.documents.contexts import ContextEntry
 from aerobee.cli.documents.doctor import Examination
 from aerobee.cli.documents.groups import GroupDescription, GroupSummary
 
 DOCUMENTS: Final[dict[str, Any]] = {
+    "audit": list[AuditRecord],
     "config convert": Conversion,
     "context list": list[ContextEntry],
     "context show": ContextEntry,

@@ -82,6 +82,14 @@ FIXED: Final = (
               'aerobee_check_ok{check="accounts"}', bytes_each=52, times=("acl_enabled",)),
     ),
     Fixed(
+        "audited changes under way",
+        1_000,
+        "changes",
+        Limit("changes of administrators with their events; as many refused requests wait besides "
+              "while events cannot be written", "code 2; further refusals have no event",
+              "aerobee_audit_events_total", bytes_each=16 * _KIB),
+    ),
+    Fixed(
         "waiting sends",
         50_000,
         "sends",
