@@ -223,11 +223,24 @@ class Daemon:
             drain = self._the_drain()
         except BadRequest as error:
             return Response(503, f"{error.remark}\n".encode())
-        return await serve_http(drain, request, self.settings.drain_token)
+        return await serve_http(drain, request, self.settings.drain_token, self.core.audit)
 
     async def read_settings_again(self) -> None:
         """Take over the present configuration (config/loading/reload.py), and the present files of
-        certificates. Call it once the daemon serves."""
+        certificates, as an audit event. Call it once the daemon serves."""
+        audit = self.core.audit
+        if audit is None:
+            await self._read_settings_again()
+            return
+        # The import brings modules that are needed once somebody changes something.
+        from aerobee.broker.requests.administration.auditing.broker_audit import audited_reload
+
+        try:
+            await audited_reload(audit, self.settings, self._read_settings_again)
+        except BadRequest as error:
+            log.error("configuration not read again why=%s", error.remark)
+
+    async def _read_settings_again(self) -> None:
         if self._certificates is not None:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(None, self._certificates.read_again)
@@ -405,7 +418,9 @@ class Daemon:
             live_settings=self._live_settings,
             turns=turns,
             form=self.form,
-            further={RequestCode.DRAIN: self._drain_request},
+            further=dict.fromkeys(
+                (RequestCode.DRAIN, RequestCode.DRAIN_STATUS), self._drain_request
+            ),
         )
         self._save_last = core.save_last
         self._undo.append(("broker core", core.close))
@@ -531,6 +546,14 @@ class Daemon:
             "next registration",
         )
 
+    def _note_audit(self) -> None:
+        self.health.note(
+            "audit",
+            self.core.audit_problem,
+            "give the disk of the store room, or repair what the reason names; changes of "
+            "administrators are refused until then",
+        )
+
     def _note_replication(self) -> None:
         health, settings, core = self.health, self.settings, self.core
         if core.replication is not None:
@@ -577,6 +600,7 @@ class Daemon:
             "refused. It passes by itself",
         )
         self._note_what_is_odd()
+        self._note_audit()
         self._note_replication()
         if self.core.access is not None:
             self._note_accounts("accounts", self.core.access)

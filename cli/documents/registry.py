@@ -5,10 +5,19 @@ A command that prints one object a line has the type of a line.
 
 from typing import Any, Final
 
+from aerobee.cli.documents.audit import AuditRecord
+from aerobee.cli.documents.configuration import Conversion
+from aerobee.cli.documents.contexts import ContextEntry
+from aerobee.cli.documents.doctor import Examination
 from aerobee.cli.documents.draining import BrokerDrain
 from aerobee.cli.documents.groups import GroupDescription, GroupSummary
 
 DOCUMENTS: Final[dict[str, Any]] = {
+    "audit": list[AuditRecord],
+    "config convert": Conversion,
+    "context list": list[ContextEntry],
+    "context show": ContextEntry,
+    "doctor": Examination,
     "group list": list[GroupSummary],
     "group describe": GroupDescription,
     "broker drain": BrokerDrain,

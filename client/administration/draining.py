@@ -33,8 +33,9 @@ async def ask_drain(
 ) -> DrainStatus | None:
     """Begin a drain, undo it, or look without an action; the state after that. None for a broker
     that does not know the request: RocketMQ's do not. Raises ClientError."""
-    header = DrainHeader(action=action, everything=everything)
-    answer = await session.call(address, RequestCode.DRAIN, header.to_ext(), accept=_KNOWN_OR_NOT)
+    code = RequestCode.DRAIN if action else RequestCode.DRAIN_STATUS
+    ext = DrainHeader(action=action, everything=everything).to_ext() if action else {}
+    answer = await session.call(address, code, ext, accept=_KNOWN_OR_NOT)
     if answer.code != ResponseCode.SUCCESS:
         return None
     with reading(address):

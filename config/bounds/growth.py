@@ -202,6 +202,7 @@ BOUNDED: Final[Containers] = {
     },
     # --- our own client, whose peers are brokers and name servers
     "client, routes": {
+        "client/administration/audit_events.py": "AuditAnswer.events",
         "client/message_ids.py": "_Search.asked _Search.failed",
         "client/connections/pool.py": "ConnectionPool._callers ConnectionPool._connecting",
         "client/connections/routes.py": "RouteCache._asking RouteCache._brokers "
@@ -226,6 +227,12 @@ BOUNDED: Final[Containers] = {
         "native/guard.pyx": "Guard.signers",
         "access/account_service.py": "_Changed.lines",
         "access/files/account_file.py": "_Reader._names _Said.causes _Said.faults _Said.warnings",
+    },
+    "audited changes under way": {
+        "access/audit/auditing.py": "Auditing._later",
+        "access/audit/recorder.py": "Recorder._begun Recorder._events Recorder._kinds "
+        "Recorder._under_way Recorder._waiting",
+        "nameserver/server.py": "NameServer._audited",
     },
     "order locks": {
         "broker/requests/clients/order_locks.py": "OrderLocks._locks OrderLocks._wheel"
@@ -289,6 +296,7 @@ OTHERS: Final[Containers] = {
     "one a request code, reason or kind that the code knows": {
         "broker/second_step/second_step.py": "SecondStepCounts.dropped SecondStepCounts.moved "
         "SecondStepCounts.without_topic",
+        "access/audit/recorder.py": "Recorder.counts",
         "access/control.py": "AccessControl.refused",
         "broker/monitoring/http.py": "HttpServer._routes HttpServer.requests",
         "broker/core.py": "BrokerCore._further",

@@ -25,9 +25,9 @@ class TopicHeader(Header):
 
 
 class DrainHeader(Header):
-    """DRAIN: `action` is begin, undo, or empty for a look."""
+    """DRAIN: `action` is begin or undo."""
 
-    action: str = ""
+    action: str
     everything: bool = False
 
 

@@ -75,6 +75,8 @@ ADMINISTRATORS = {
     Code.LOG_RANGES,
     Code.REPLICA_TABLES,
     Code.DRAIN,
+    Code.DRAIN_STATUS,
+    Code.AUDIT_EVENTS,
 }
 _LONG = {
     "producerGroup": "PG", "topic": TOPIC, "defaultTopic": "TBW102", "defaultTopicQueueNums": 4,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -410,5 +410,26 @@ async def test_strangers_need_the_token(
 
 async def test_a_request_with_another_action_is_refused(world: World) -> None:
     drain = drain_of(await world.broker("a"))
-    with pytest.raises(BadRequest, match="begin, undo or left out"):
+    with pytest.raises(BadRequest, match="begin or undo"):
         drain_doors.serve_request(drain, make_request(31035, {"action": "end"}))
+
+
+async def test_a_drain_by_http_is_an_audit_event(world: World) -> None:
+    daemon = await world.broker("a")
+    drain = drain_of(daemon)
+    noted: list[tuple[object, ...]] = []
+
+    class Audit:
+        async def of_this_machine(
+            self, word: str, name: str, change: Callable[[], Awaitable[None]], after: object
+        ) -> None:
+            if noted:
+                raise BadRequest.system_error("the disk is full")
+            await change()
+            noted.append((word, name))
+
+    audit = cast("Any", Audit())
+    request = Request("POST", "/drain", "", {}, "127.0.0.1")
+    assert (await drain_doors.serve_http(drain, request, "", audit)).status == 409
+    assert noted == [("drain", "begin by HTTP from 127.0.0.1")]
+    assert (await drain_doors.serve_http(drain, request, "", audit)).status == 503
