@@ -47,6 +47,7 @@ AUDITED_OF_BROKERS: Final = frozenset(
         RequestCode.DELETE_EXPIRED_COMMITLOG,
         RequestCode.RESUME_CHECK_HALF_MESSAGE,
         RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        RequestCode.DRAIN,
     }
 )
 #: The other requests of administrators: these only ask. A request code is in one of both sets.
@@ -60,6 +61,7 @@ ASKED_OF_BROKERS: Final = frozenset(
         RequestCode.GET_ALL_PRODUCER_INFO,
         RequestCode.WAITING_MESSAGES,
         RequestCode.AUDIT_EVENTS,
+        RequestCode.DRAIN_STATUS,
     }
 )
 AUDITED_OF_NAME_SERVERS: Final = frozenset(OF_NAME_SERVERS - {RequestCode.AUDIT_EVENTS})

@@ -275,6 +275,9 @@ BROKER_NEEDS: Final[Mapping[int, Needs]] = {
             RequestCode.GET_ALL_PRODUCER_INFO,
             # Tells of messages that nobody may see yet, and looks at very many.
             RequestCode.WAITING_MESSAGES,
+            # Sends producers elsewhere.
+            RequestCode.DRAIN,
+            RequestCode.DRAIN_STATUS,
             # Tells who has changed what.
             RequestCode.AUDIT_EVENTS,
         ),

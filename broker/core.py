@@ -139,11 +139,13 @@ class BrokerCore:
         live_settings: LiveSettings | None = None,
         turns: Turns | None = None,
         form: CompiledForm | None = None,
+        further: Mapping[int, Handler] | None = None,
     ) -> None:
         """`events` is the listener with which `store` was opened. Without `live_settings` no
         request changes a setting. `turns` are the loop's. `form` serves plain requests from the
-        reads of connections."""
+        reads of connections. `further` handlers serve what the daemon knows beside this."""
         self.settings = settings
+        self._further = further or {}
         self.role = Role(settings)
         # The permission with which the topics are registered.
         self._permission = settings.broker_permission
@@ -559,6 +561,7 @@ class BrokerCore:
             **self._asking_handlers(),
             **self._admin_handlers(),
             **WaitingRequests(self._waits, self.deleted_topics).handlers(),
+            **self._further,
         }
         # A change that has waited for its event is still refused on a slave.
         handlers = self._audited(self._serve_replication(handlers))

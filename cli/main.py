@@ -146,6 +146,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "audit": ("cluster.audit", "show_audit"),
     "broker clean": ("cluster.brokers", "clean"),
     "broker config": ("cluster.brokers", "show_config"),
+    "broker drain": ("cluster.drain", "drain"),
     "broker ha": ("cluster.replication", "show_ha"),
     "topic list": ("cluster.topics", "list_topics"),
     "topic create": ("cluster.topic_create", "create_topic"),

@@ -212,6 +212,7 @@ class Admin(_Role[AsyncAdmin]):
     put_topic = _blocking(AsyncAdmin.put_topic)
     check_masters = _blocking(AsyncAdmin.check_masters)
     check_administered = _blocking(AsyncAdmin.check_administered)
+    administered_at = _blocking(AsyncAdmin.administered_at)
     clean = _blocking(AsyncAdmin.clean)
     topic_settings = _blocking(AsyncAdmin.topic_settings)
     waiting_messages = _blocking(AsyncAdmin.waiting_messages)

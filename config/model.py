@@ -26,6 +26,7 @@ from aerobee.config.settings.replication import ReplicationSettings
 from aerobee.config.settings.retention import RetentionSettings, ScrubSettings
 from aerobee.config.settings.service import (
     AdminSettings,
+    DrainSettings,
     HttpSettings,
     LogSettings,
     MetricsSettings,
@@ -53,6 +54,7 @@ class Settings(
     StoreSettings,
     NameServerSettings,
     ShardSettings,
+    DrainSettings,
     HttpSettings,
     MetricsSettings,
     LogSettings,

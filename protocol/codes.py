@@ -183,6 +183,8 @@ class RequestCode(IntEnum):
     LOG_RANGES = 31020
     REPLICA_TABLES = 31021
     AUDIT_EVENTS = 31034
+    DRAIN = 31035
+    DRAIN_STATUS = 31036
     # 5.x again.
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051

@@ -1,7 +1,9 @@
 """The daemon as a process: loop, signals, output, exit codes.
 
-SIGTERM and SIGINT stop the daemon in order; a recovery that is under way is finished first. A
-second signal ends it at once, and the next start recovers as after a crash. SIGHUP has the
+SIGTERM and SIGINT stop the daemon in order; a recovery that is under way is finished first. If
+other brokers take its topics, SIGTERM first lets producers go to them (`drain.py`), and a second
+signal skips that; a shard does not, as its supervisor stops all of them. The signal after that ends
+it at once, and the next start recovers as after a crash. SIGHUP has the
 configuration read again (`config/loading/reload.py`); if it comes during the start, this is done
 after the start. If the terminal from which the daemon was started is gone, SIGHUP stops the daemon
 in order (`config/loading/hangup.py`). Our own supervisor sends SIGUSR2: the daemon stops in order
@@ -74,7 +76,7 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
 async def _serve(loaded: Loaded, load: Load, supervised: bool) -> int:
     notifier = Notifier(os.environ)
     daemon = Daemon(loaded.settings, notifier, Reload(loaded.settings, load))
-    stop = asyncio.Event()
+    stop = _Stop()
     loop = asyncio.get_running_loop()
     hung_up = _on_signals(loop, stop, daemon, supervised)
     if supervised:
@@ -87,9 +89,44 @@ async def _serve(loaded: Loaded, load: Load, supervised: bool) -> int:
         _be_prompt()
         reloading = loop.create_task(_reload_forever(daemon, reload_asked, notifier))
         _say_ready(daemon, notifier)
-        await stop.wait()
+        await stop.asked.wait()
         reloading.cancel()
+        await stop.drain(daemon)
         return await _stop(daemon)
+
+
+class _Stop:
+    """The wish to stop: `asked`, and whether producers are let go first."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self._drains = False
+        self._skipped = asyncio.Event()
+
+    def ask(self, *, drains: bool) -> None:
+        """Ask for it, the first time."""
+        self._drains = drains
+        self.asked.set()
+
+    def skip_drain(self) -> bool:
+        """Stop without further ado; False if there is no drain to be skipped."""
+        if not self._drains or self._skipped.is_set():
+            return False
+        self._skipped.set()
+        return True
+
+    async def drain(self, daemon: Daemon) -> None:
+        """Let the producers go, unless that is not wanted or skipped."""
+        if self._drains:
+            waiting = asyncio.ensure_future(daemon.let_producers_go())
+            skipped = asyncio.ensure_future(self._skipped.wait())
+            await asyncio.wait((waiting, skipped), return_when=asyncio.FIRST_COMPLETED)
+            self._drains = False
+            for one in (waiting, skipped):
+                one.cancel()
+            (found, _) = await asyncio.gather(waiting, skipped, return_exceptions=True)
+            if isinstance(found, Exception):  # a bug; the stop goes on all the same
+                log.error("the drain has failed", exc_info=found)
 
 
 def _be_prompt() -> None:
@@ -164,17 +201,21 @@ def _exit_with(error: Exception, code: int) -> int:
 
 
 def _on_signals(
-    loop: asyncio.AbstractEventLoop, stop: asyncio.Event, daemon: Daemon, supervised: bool
+    loop: asyncio.AbstractEventLoop, stop: _Stop, daemon: Daemon, supervised: bool
 ) -> Callable[[], None]:
     """Have signals stop the daemon; returns the function to call when the terminal is gone."""
 
     def stop_asked(number: signal.Signals) -> None:
-        if stop.is_set():
-            # This is the second signal: leave now. Acknowledged messages are in the files; `abort`
+        if stop.asked.is_set() and stop.skip_drain():
+            log.info("second %s, the drain is skipped", number.name)
+            return
+        if stop.asked.is_set():
+            # This is a further signal: leave now. Acknowledged messages are in the files; `abort`
             # stays.
-            print(f"aerobee: second {number.name}, leaving at once", file=sys.stderr, flush=True)
+            print(f"aerobee: {number.name} again, leaving at once", file=sys.stderr, flush=True)
             os._exit(128 + number)
-        stop.set()
+        # A person who stops a broker at its terminal wants it stopped now.
+        stop.ask(drains=number == signal.SIGTERM and daemon.serving and not supervised)
         if not daemon.serving:
             log.warning(
                 "%s while starting: will stop when the recovery is finished; "
@@ -196,7 +237,7 @@ def _on_signals(
     def hung_up() -> None:
         # The kernel and the shell both send the signal, so a second SIGHUP is no reason to leave at
         # once.
-        if not stop.is_set():
+        if not stop.asked.is_set():
             log.info("the terminal was closed, or the supervisor is gone")
             stop_asked(signal.SIGHUP)
 

@@ -46,7 +46,14 @@ from aerobee.broker.monitoring.health_checks import (
     health_routes,
     registered_probe,
 )
-from aerobee.broker.monitoring.http import HttpLimits, HttpServer
+from aerobee.broker.monitoring.http import (
+    Changing,
+    HttpLimits,
+    HttpServer,
+    Request,
+    Response,
+    Route,
+)
 from aerobee.broker.monitoring.kept_tables import aside_probe, saving_probe
 from aerobee.broker.monitoring.metrics import Metrics
 from aerobee.broker.monitoring.network_metrics import http_port
@@ -67,6 +74,7 @@ from aerobee.config.tls.certificates import (
 )
 from aerobee.nameserver.server import NameServer
 from aerobee.native.form import CompiledForm, NativeError, chosen
+from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.remoting.connection_limits import RemotingLimits
 from aerobee.remoting.listening.server import RemotingServer
@@ -80,11 +88,16 @@ from aerobee.store.message_store import MessageStore
 if TYPE_CHECKING:
     from aerobee.access.account_service import AccessService
     from aerobee.access.files.credentials import Credentials
+    from aerobee.broker.lifecycle.drain import Drain
+    from aerobee.protocol.frames.command import Command
+    from aerobee.remoting.connections.connection import Connection
 
 log = logging.getLogger("aerobee.daemon")
 
 # At a stop, sends that wait for their sync get this time: many times a healthy sync.
 _DRAIN_S = 5.0
+# A drain says every five seconds that it goes on.
+_DRAIN_EXTENSION_S = 15.0
 
 
 class Addresses(NamedTuple):
@@ -147,6 +160,8 @@ class Daemon:
         self._save_last: Callable[[], None] | None = None
         self.registrar: Registrar
         self.addresses: Addresses
+        # Made when somebody asks for it: most daemons are never drained.
+        self._drain: Drain | None = None
 
     async def start(self) -> None:
         """Start everything. A failed start is undone and raises its error: `StoreError`,
@@ -174,6 +189,41 @@ class Daemon:
     def will_return(self) -> None:
         """The `stop` to come is followed by a start at once: clients are to keep their routes."""
         self._returns = True
+
+    async def let_producers_go(self) -> None:
+        """Drain for the stop that follows: returns when the producers have left, and at once where
+        no other broker takes over."""
+        drains = self._serving and self.settings.drain_timeout_ms and not self.core.role.is_slave
+        if drains and self.registrar.links_registered():
+            await self._the_drain().before_stop(self._report_drain)
+
+    def _report_drain(self, text: str) -> None:
+        self._notifier.stopping(text)
+        self._notifier.extend_timeout(_DRAIN_EXTENSION_S)
+
+    def _the_drain(self) -> Drain:
+        """Raises BadRequest before the broker serves."""
+        if not self._serving:
+            raise BadRequest.system_error("the broker is starting or stopping, and is not drained")
+        if self._drain is None:
+            from aerobee.broker.lifecycle.drain import Drain
+
+            self._drain = Drain(self.core, self.registrar)
+        return self._drain
+
+    def _drain_request(self, _connection: Connection, command: Command) -> bytes:
+        from aerobee.broker.lifecycle.drain_doors import serve_request
+
+        return serve_request(self._the_drain(), command)
+
+    async def _drain_route(self, request: Request) -> Response:
+        from aerobee.broker.lifecycle.drain_doors import serve_http
+
+        try:
+            drain = self._the_drain()
+        except BadRequest as error:
+            return Response(503, f"{error.remark}\n".encode())
+        return await serve_http(drain, request, self.settings.drain_token, self.core.audit)
 
     async def read_settings_again(self) -> None:
         """Take over the present configuration (config/loading/reload.py), and the present files of
@@ -267,6 +317,7 @@ class Daemon:
             credentials=self._credentials,
         )
         self._undo.append(("registration", self._leave_name_servers))
+        self._undo.append(("drain", lambda: None if self._drain is None else self._drain.close()))
         self._show_network(metrics, name_server)
         await self._ask_slaves(settings.name_server_list, identity.endpoint)
         await self.registrar.start()
@@ -310,7 +361,11 @@ class Daemon:
         settings = self.settings
         if not settings.http_enabled or not settings.http_port:
             return ""
-        routes = {**health_routes(self.health, monitor), "/metrics": metrics.route}
+        routes: dict[str, Route | Changing] = {
+            **health_routes(self.health, monitor),
+            "/metrics": metrics.route,
+            **dict.fromkeys(("/drain", "/drainz"), Changing(self._drain_route)),
+        }
         limits = HttpLimits(connections=settings.http_connections)
         certificates = self._certificates
         encryption = None if certificates is None else certificates.http
@@ -363,6 +418,9 @@ class Daemon:
             live_settings=self._live_settings,
             turns=turns,
             form=self.form,
+            further=dict.fromkeys(
+                (RequestCode.DRAIN, RequestCode.DRAIN_STATUS), self._drain_request
+            ),
         )
         self._save_last = core.save_last
         self._undo.append(("broker core", core.close))
@@ -502,6 +560,20 @@ class Daemon:
             first = lambda: self.store.min_log_offset  # noqa: E731 - asked each time
             note_replication(health, settings, core.role, core.replication, first)
 
+    def _check_registration(self) -> None:
+        self.health.add(
+            "registered",
+            registered_probe(self.registrar),
+            "check that the name servers run and that namesrvAddr names them; one that asks for "
+            "accounts wants an administrator's in conf/tools.yml (aclToolsFile), read at the start",
+        )
+        self.health.add(
+            "draining",
+            lambda: None if self._drain is None else self._drain.problem(),
+            "stop the broker once its producers have left, or have them back: aerobee broker drain "
+            "NAME --undo --yes",
+        )
+
     def _start_checks(self, scheduler: Scheduler, monitor: LoopMonitor) -> None:
         settings = self.settings
         self.health.add(
@@ -509,12 +581,7 @@ class Daemon:
             self.store.not_writable_reason,
             "the reason says which file or disk; a full disk needs room, a failed one a restart",
         )
-        self.health.add(
-            "registered",
-            registered_probe(self.registrar),
-            "check that the name servers run and that namesrvAddr names them; one that asks for "
-            "accounts wants an administrator's in conf/tools.yml (aclToolsFile), read at the start",
-        )
+        self._check_registration()
         self.health.add(
             "disk",
             disk_probe(

@@ -1,4 +1,4 @@
-"""The one HTTP port: metrics, liveness, readiness. Only GET and HEAD, everything bounded.
+"""The one HTTP port: metrics, liveness, readiness. GET, HEAD and one POST, everything bounded.
 
 h11 parses and writes HTTP/1.1; asyncio's streams carry the bytes on the broker's own loop. The
 servers of prometheus-client and of the standard library have a thread for each connection, and no
@@ -22,9 +22,10 @@ With a certificate the port takes TLS and plain HTTP, or TLS alone, as the ports
 (`remoting/listening/arrivals.py`). At most `connections` more wait there for their first bytes; the
 longest wait makes room.
 
-A route is a coroutine function `(Request) -> Response`. A route that raises is a bug of ours: it is
-logged with its traceback and answered with 500; the connection is closed. A route that computes for
-long hands its work to a thread itself: all else here is the loop's.
+A route is a coroutine function `(Request) -> Response`. It takes GET and HEAD; a route that is
+`Changing` takes POST besides, without a body, and decides itself who may. A route that raises is a
+bug of ours: it is logged with its traceback and answered with 500; the connection is closed. A
+route that computes for long hands its work to a thread itself: all else here is the loop's.
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ class Request:
     path: str
     query: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
+    #: The address of the peer, "" where it is not known.
+    peer: str = ""
 
 
 class Response(NamedTuple):
@@ -121,9 +124,11 @@ def json_response(status: int, body: object) -> Response:
 _REASONS = {
     200: b"OK",
     400: b"Bad Request",
+    403: b"Forbidden",
     404: b"Not Found",
     405: b"Method Not Allowed",
     408: b"Request Timeout",
+    409: b"Conflict",
     413: b"Content Too Large",
     431: b"Request Header Fields Too Large",
     500: b"Internal Server Error",
@@ -136,6 +141,12 @@ BUSY = Response(503, b"busy; try again\n", headers=(("Retry-After", "1"),))
 
 _Waiting: TypeAlias = dict[asyncio.Task[None], None]
 Route: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+
+class Changing(NamedTuple):
+    """A route that also takes POST."""
+
+    serve: Route
 
 
 class _Refused(Exception):
@@ -157,7 +168,7 @@ class HttpServer:
         self,
         host: str,
         port: int,
-        routes: Mapping[str, Route],
+        routes: Mapping[str, Route | Changing],
         limits: HttpLimits | None = None,
         encryption: Encryption | None = None,
     ) -> None:
@@ -298,7 +309,8 @@ class HttpServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # High water 0: drain() then means that the peer's kernel has taken everything.
         writer.transport.set_write_buffer_limits(high=0)
-        http = _HttpConnection(reader, writer, self._limits)
+        peer = writer.get_extra_info("peername")
+        http = _HttpConnection(reader, writer, self._limits, plain_address(peer)[0] if peer else "")
         try:
             # A new connection has to say something at once.
             with self._waits(self._reading):
@@ -346,9 +358,12 @@ class HttpServer:
         return http.start_next()
 
     async def _respond(self, request: Request) -> Response:
-        if request.method not in ("GET", "HEAD"):
-            return Response(405, b"only GET and HEAD\n", headers=(("Allow", "GET, HEAD"),))
-        route = self._routes.get(request.path)
+        found = self._routes.get(request.path)
+        route = found.serve if isinstance(found, Changing) else found
+        taken = ("GET", "HEAD", "POST") if isinstance(found, Changing) else ("GET", "HEAD")
+        if request.method not in taken:
+            text = f"only {', '.join(taken[:-1])} and {taken[-1]}\n".encode()
+            return Response(405, text, headers=(("Allow", ", ".join(taken)),))
         if route is None:
             known = "".join(f"{path}\n" for path in sorted(self._routes))
             return Response(404, f"not here; the paths are:\n{known}".encode())
@@ -374,8 +389,13 @@ class _HttpConnection:
     """One connection's half-way state: h11's machine and the streams under it."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limits: HttpLimits
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        limits: HttpLimits,
+        peer: str,
     ) -> None:
+        self._peer = peer
         self._reader = reader
         self._writer = writer
         self._limits = limits
@@ -414,7 +434,7 @@ class _HttpConnection:
             if event is h11.NEED_DATA:
                 await self._receive()
             elif isinstance(event, h11.Request):
-                request = _request(event)
+                request = _request(event, self._peer)
             elif isinstance(event, h11.EndOfMessage):
                 return request
             else:  # ConnectionClosed, PAUSED
@@ -470,7 +490,7 @@ class _HttpConnection:
         return True
 
 
-def _request(event: h11.Request) -> Request:
+def _request(event: h11.Request, peer: str) -> Request:
     if event.http_version not in (b"1.0", b"1.1"):
         raise _Refused(505, "HTTP/1.1 is spoken here")
     headers: dict[str, str] = {}
@@ -482,6 +502,6 @@ def _request(event: h11.Request) -> Request:
             raise _Refused(400, "Content-Length and Transfer-Encoding in one request")
         length = "chunked"
     if length.strip("0"):
-        raise _Refused(413, "requests with a body are not served here; only GET and HEAD")
+        raise _Refused(413, "requests with a body are not served here")
     path, _, query = event.target.decode("latin-1").partition("?")
-    return Request(event.method.decode("latin-1"), path, query, headers)
+    return Request(event.method.decode("latin-1"), path, query, headers, peer)

@@ -3,7 +3,13 @@
 import argparse
 
 from aerobee.cli.arguments.argument_types import assignment, text
-from aerobee.cli.arguments.shared_arguments import asking, commands_of
+from aerobee.cli.arguments.shared_arguments import (
+    Commands,
+    add_expect,
+    add_yes,
+    asking,
+    commands_of,
+)
 
 
 def add_broker(parser: argparse.ArgumentParser) -> None:
@@ -48,3 +54,21 @@ def add_broker(parser: argparse.ArgumentParser) -> None:
         ha.add_argument(
             "--broker", type=text, metavar="NAME", help="those of this name (default: all)"
         )
+    _add_drain(group)
+
+
+def _add_drain(group: Commands) -> None:
+    description = (
+        "Send a broker's producers elsewhere before it is stopped: its topics are registered "
+        "without the right to write, and it serves until they have left. Topics that no other "
+        "broker takes are named first; with --yes they are drained all the same. RocketMQ's "
+        "brokers are drained at the name servers. A restart ends a drain, and so does --undo."
+    )
+    about = "let the producers of a broker go before it is stopped"
+    with asking(group, "broker drain", about, description, admin=True) as drain:
+        add = drain.add_argument
+        add("broker", type=text, metavar="NAME")
+        add("--undo", action="store_true", help="let producers come back")
+        add("--wait", action="store_true", help="return when they have left (1 if they have not)")
+        add_yes(drain)
+        add_expect(drain)

@@ -40,7 +40,7 @@ async def list_topics(parsed: argparse.Namespace) -> int:
         if not cluster.brokers:
             raise CommandFailed("no broker is registered")
         if not parsed.all:
-            names = [name for name in names if not _is_internal(name, cluster)]
+            names = [name for name in names if not is_internal(name, cluster)]
         routes = await _routes(admin, names)
     if parsed.json:
         print_json([_route_fields(name, route) for name, route in routes.items()])
@@ -147,7 +147,7 @@ async def delete_topic(parsed: argparse.Namespace) -> int:
     return OK
 
 
-def _is_internal(name: str, cluster: ClusterInfo) -> bool:
+def is_internal(name: str, cluster: ClusterInfo) -> bool:
     """Topics that no person made: the system's, those of groups, those named like brokers."""
     return (
         is_system_topic(name)

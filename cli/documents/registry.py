@@ -9,6 +9,7 @@ from aerobee.cli.documents.audit import AuditRecord
 from aerobee.cli.documents.configuration import Conversion
 from aerobee.cli.documents.contexts import ContextEntry
 from aerobee.cli.documents.doctor import Examination
+from aerobee.cli.documents.draining import BrokerDrain
 from aerobee.cli.documents.groups import GroupDescription, GroupSummary
 
 DOCUMENTS: Final[dict[str, Any]] = {
@@ -19,6 +20,7 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "doctor": Examination,
     "group list": list[GroupSummary],
     "group describe": GroupDescription,
+    "broker drain": BrokerDrain,
 }
 #: Commands whose documents have no type yet.
 UNTYPED: Final = frozenset(

@@ -59,7 +59,13 @@ _PEM_BYTES_MAX: Final = 1 << 20
 _MISSING_FIRST_S: Final = 1.0
 _SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
 # `call` asks these of name servers; everything else is for brokers.
-_OF_NAME_SERVERS: Final = frozenset({RequestCode.DELETE_TOPIC_IN_NAMESRV})
+_OF_NAME_SERVERS: Final = frozenset(
+    {
+        RequestCode.DELETE_TOPIC_IN_NAMESRV,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER,
+    }
+)
 
 
 Sign = Callable[[Mapping[str, str], bytes], dict[str, str]]

@@ -103,6 +103,7 @@ BOUNDED: Final[Containers] = {
     "limits.max_topics": {
         "broker/tables/retries_waiting.py": "_Level.counts",
         "broker/cluster/registration/registration.py": "Registrar._changed",
+        "broker/lifecycle/drain.py": "Drain._untaken _Writable.names _Writable.users",
         "broker/cluster/table_copies/config_copies.py": "ConfigCopies._gone",
         "broker/tables/config_table.py": "ConfigTable._entries ConfigTable._listed "
         "ConfigTable._unsaved _Batch.changes _Batch.told",
@@ -298,6 +299,7 @@ OTHERS: Final[Containers] = {
         "access/audit/recorder.py": "Recorder.counts",
         "access/control.py": "AccessControl.refused",
         "broker/monitoring/http.py": "HttpServer._routes HttpServer.requests",
+        "broker/core.py": "BrokerCore._further",
         "broker/routing/router.py": "Router._handlers",
         "broker/broker_stats.py": "BrokerStats._requests BrokerStats._served "
         "BrokerStats.client_calls",

@@ -63,6 +63,34 @@ class ShardSettings(Section):
     )
 
 
+class DrainSettings(Section):
+    """How a broker lets its producers go before it stops (docs/operations.md)."""
+
+    section: ClassVar[str] = "drain"
+
+    drain_timeout_ms: int = setting(
+        45_000,
+        within=(0, 3_600_000),
+        live=True,
+        why="""How long at most a broker that is drained, or that SIGTERM stops, waits for its
+        producers to leave, if other brokers take its topics. 0: SIGTERM drains nothing.""",
+    )
+    drain_route_refresh_ms: int = setting(
+        32_000,
+        within=(0, 3_600_000),
+        live=True,
+        why="""How long producers that are connected may still send by the routes that they had when
+        the name servers were told. RocketMQ's clients ask for routes every 30 s
+        (pollNameServerInterval), and so do ours.""",
+    )
+    drain_token: str = setting(
+        "",
+        secret=True,
+        why="""Who sends this as Authorization: Bearer TOKEN may POST /drain from other machines.
+        Empty: only this machine may.""",
+    )
+
+
 class HttpSettings(Section):
     """One HTTP port for metrics and health."""
 

@@ -32,6 +32,7 @@ AUDIT_WORDS: Final[Mapping[int, str]] = {
     RequestCode.DELETE_EXPIRED_COMMITLOG: "clean_log",
     RequestCode.RESUME_CHECK_HALF_MESSAGE: "check_resume",
     RequestCode.CONSUME_MESSAGE_DIRECTLY: "consume_directly",
+    RequestCode.DRAIN: "drain",
     # Requests to name servers follow.
     RequestCode.PUT_KV_CONFIG: "kv_put",
     RequestCode.DELETE_KV_CONFIG: "kv_delete",

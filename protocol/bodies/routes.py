@@ -110,6 +110,16 @@ class TopicRoute(msgspec.Struct, frozen=True):
         check_queue_count(count for _, count in route.ordered_queues())
         return route
 
+    def writable_at(self) -> set[str]:
+        """The names of the brokers to which producers may send by this route: those whose master is
+        registered, and which let the topic be written."""
+        writable = {
+            span.broker_name
+            for span in self.queues
+            if span.perm & PERM_WRITE and span.write_queues > 0
+        }
+        return writable & masters(self.brokers).keys()
+
     def ordered_queues(self) -> list[tuple[str, int]]:
         """Brokers and their numbers of queues, as the configuration of an order topic names them.
 

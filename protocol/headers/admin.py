@@ -24,6 +24,13 @@ class TopicHeader(Header):
     topic: str
 
 
+class DrainHeader(Header):
+    """DRAIN: `action` is begin or undo."""
+
+    action: str
+    everything: bool = False
+
+
 class GroupHeader(Header):
     """GET_SUBSCRIPTIONGROUP_CONFIG."""
 

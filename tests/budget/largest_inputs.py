@@ -705,6 +705,8 @@ BROKER: dict[int, Inputs] = {
     Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _asked(
         Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": TOPIC, "group": GROUP}
     ),
+    Code.DRAIN: _asked(Code.DRAIN, {"action": "undo"}),
+    Code.DRAIN_STATUS: _asked(Code.DRAIN_STATUS, {}),
     Code.AUDIT_EVENTS: _asked(Code.AUDIT_EVENTS, {}),
     Code.WAITING_MESSAGES: _asked(Code.WAITING_MESSAGES, {"topic": TOPIC}),
     Code.LOG_RANGES: _asked(

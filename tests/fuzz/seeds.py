@@ -248,6 +248,8 @@ BROKER_SEEDS: tuple[Seed, ...] = (
         {"topic": TOPIC, "group": GROUP, "clientAddr": ""},
     ),
     Seed(Code.WAITING_MESSAGES, {"topic": TOPIC}),
+    Seed(Code.DRAIN, {"action": "begin", "everything": "false"}),
+    Seed(Code.DRAIN_STATUS, {}),
     Seed(Code.AUDIT_EVENTS, {"sinceTimestamp": "1", "file": "1", "position": "0"}),
     Seed(Code.LOG_RANGES, {"start": "0", "end": "4096", "parts": "8"}),
     Seed(Code.REPLICA_TABLES, {"topics": "", "offsets": "1", "timer": "", "stages": ""}),

@@ -264,6 +264,10 @@ class JavaBroker(Broker):
         config = self.write_config()
         self.children.append(self._java("broker", self.heap, "broker.BrokerStartup", config, home))
 
+    def launch_name_server(self) -> Child:
+        """Start the name server alone, at `name_server`; whoever asks for it ends it."""
+        return self._launch_name_server(self._write_home())
+
     def _launch_name_server(self, home: Path) -> Child:
         config = self.root / "namesrv.conf"
         config.write_text(

@@ -19,7 +19,7 @@ from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command
 from aerobee.remoting.calling.caller import Caller
 from aerobee.remoting.connections.connection_set import ConnectionSet
-from aerobee.remoting.errors import RemotingError
+from aerobee.remoting.errors import RemotingClosed, RemotingError
 from aerobee.remoting.tls.client_tls import WITHOUT_A_WORD
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ class Registering(Protocol):
     `before_round` is called ahead of the first registration, and then in each round.
     """
 
+    @property
+    def withheld_changes(self) -> int: ...
     async def full(self) -> Command: ...
     def query_version(self) -> Command: ...
     def unregister(self, returns: bool) -> Command: ...
@@ -93,6 +95,8 @@ class NameServerLink:
         self.registered = False
         # The reason why the last attempt failed, None after a success.
         self.error: str | None = "not tried yet"
+        # The change of withheld rights that was registered last.
+        self.told = 0
         self.tried = asyncio.Event()
 
     async def run(self) -> None:
@@ -138,6 +142,14 @@ class NameServerLink:
             return
         answer.add_done_callback(self._sent)
 
+    async def call(self, command: Command, timeout_s: float) -> Command:
+        """Ask the name server something else. Raises RemotingError, also while this broker is not
+        registered there."""
+        caller = self._caller
+        if caller is None or not self.registered:
+            raise RemotingClosed(f"the name server {self.server} has not registered this broker")
+        return await caller.call(command, timeout_s)
+
     async def close(self, *, returns: bool = False) -> None:
         """Unregister if registered, and end the connection. The task must have ended.
 
@@ -180,6 +192,7 @@ class NameServerLink:
             self._looked_at = now
         if self.registered and not self._options.force and not await self._version_changed(caller):
             return
+        withheld = self._registrar.withheld_changes
         request = self._sign(await self._registrar.full())
         answer = await caller.call(request, self._options.timeout_s)
         self._answered = True
@@ -190,6 +203,7 @@ class NameServerLink:
             log.info("registered name_server=%s", self.server)
         self.registered = True
         self.error = None
+        self.told = withheld
         self._registrar.link_changed(self)
         self._registrar.link_answered(self, answer)
 

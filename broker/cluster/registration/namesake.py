@@ -11,11 +11,12 @@ that were started at one time see each other in a later round: each has register
 from __future__ import annotations
 
 import logging
+from typing import Protocol
 
 from aerobee.protocol.bodies.routes import MASTER_ID, BrokerRoute, ClusterInfo
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import ProtocolError
-from aerobee.protocol.frames.command import make_request
+from aerobee.protocol.frames.command import Command, make_request
 from aerobee.remoting.calling.caller import Caller
 from aerobee.remoting.connections.connection_set import ConnectionSet
 from aerobee.remoting.errors import RemotingError, RemotingTimeout
@@ -46,7 +47,13 @@ async def find_namesake(
     return other if await _listens(other, shared) else None
 
 
-async def ask_brokers(name_server: Caller) -> dict[str, BrokerRoute]:
+class NameServer(Protocol):
+    """A connection to a name server."""
+
+    async def call(self, command: Command, timeout_s: float) -> Command: ...
+
+
+async def ask_brokers(name_server: NameServer) -> dict[str, BrokerRoute]:
     """The brokers that are registered there, by name; empty when it refuses to tell.
 
     Raises RemotingError."""

@@ -11,6 +11,10 @@ administrators, which is made in steps. When the broker as a whole may not be re
 topic is registered with the broker's permission instead of its own, so that clients turn elsewhere.
 The compressed form loses sysFlag and order of topics: the format has no place for them.
 
+While the broker is drained, topics are registered without the right to write (`withhold`). They are
+registered then under a data version that no file has, so that name servers take over the change,
+and the change back after a kill as well: the next start has another version.
+
 A slave registers all its topics each time, whatever `forceRegister` says: the answer, which names
 its master, comes to a whole registration only (master_address.py).
 
@@ -26,7 +30,7 @@ import logging
 import ssl
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -38,7 +42,7 @@ from aerobee.broker.cluster.registration.name_server_link import LinkOptions, Na
 from aerobee.broker.cluster.registration.namesake import find_namesake, namesake_warning
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.config.model import Settings
-from aerobee.protocol.bodies.routes import PERM_READ_WRITE
+from aerobee.protocol.bodies.routes import PERM_READ_WRITE, PERM_WRITE
 from aerobee.protocol.bodies.topics import DataVersion, TopicConfig
 from aerobee.protocol.checksum import body_crc
 from aerobee.protocol.codes import RequestCode
@@ -63,6 +67,8 @@ _FIRST_TRY_S = 1.0
 _COMPRESSION_LEVEL = 9
 _LENGTH = struct.Struct(">i")
 _NO_FILTER_SERVERS = b"[]"
+# Topics that are encoded in a turn of the loop, some microseconds each.
+_STEP = 256
 # The form that `registration_body` writes, around the topics.
 _WHOLE = b'{"filterServerList":[],"topicConfigSerializeWrapper":%b}'
 
@@ -112,6 +118,10 @@ class Registrar:
         self._flush: asyncio.Handle | None = None
         # The whole table as last encoded, and its version.
         self._encoded: tuple[DataVersion, bytes] | None = None
+        # The names of topics that are registered without the right to write, and how often that
+        # has changed.
+        self._withheld: Container[str] = ()
+        self.withheld_changes = 0
         topics.subscribe(self._topics_changed)
 
     async def start(self) -> None:
@@ -146,6 +156,24 @@ class Registrar:
         for link in self._links:
             link.wake()
 
+    def withhold(self, topics: Container[str]) -> None:
+        """Register the topics of these names without the right to write from now on, others with
+        it. The name servers hear of it soon (`all_told`)."""
+        self._withheld = topics
+        self.withheld_changes += 1
+        for link in self._links:
+            link.wake()
+
+    @property
+    def all_told(self) -> bool:
+        """Whether each name server that has registered us knows the last `withhold`."""
+        told = [link.told == self.withheld_changes for link in self._links if link.registered]
+        return bool(told) and all(told)
+
+    def links_registered(self) -> list[NameServerLink]:
+        """The links to name servers that have registered us, as configured."""
+        return [link for link in self._links if link.registered]
+
     def _topics_changed(self, topics: list[TopicConfig]) -> None:
         """Register a change of the topic table: these topics, or (empty) something else.
 
@@ -167,8 +195,9 @@ class Registrar:
         topics, settings = self._topics, self._settings
         plain = settings.broker_permission & PERM_READ_WRITE == PERM_READ_WRITE
         if plain and not settings.compressed_register:
-            return self._registration(_WHOLE % await self._listing())
-        version = topics.data_version
+            made = self._withheld_listing() if self._withheld else self._listing()
+            return self._registration(_WHOLE % await made)
+        version = self._version
         if self._encoded is None or self._encoded[0] != version:
             self._encoded = (version, self._body(version, topics.all()))
         return self._registration(self._encoded[1])
@@ -189,12 +218,29 @@ class Registrar:
         assert self._topics.listed is not None
         return self._topics.listed
 
+    async def _withheld_listing(self) -> bytes:
+        """Encode all topics without the rights that are withheld, as `_listing` does with them."""
+        for turns in (True, True, False):
+            version = self._version
+            if self._encoded is not None and self._encoded[0] == version:
+                break
+            texts = []
+            for number, topic in enumerate(self._topics.all(), 1):
+                texts.append(_topic_text(self._without_write(topic)))
+                if turns and number % _STEP == 0:
+                    await asyncio.sleep(0)
+            if version == self._version:
+                listing = b'{"dataVersion":%b,"topicConfigTable":{%b}}'
+                self._encoded = version, listing % (version_body(version), b",".join(texts))
+        assert self._encoded is not None
+        return self._encoded[1]
+
     def query_version(self) -> Command:
         """QUERY_DATA_VERSION."""
         return make_request(
             RequestCode.QUERY_DATA_VERSION,
             BrokerIdentityHeader(**self._names()).to_ext(),
-            version_body(self._topics.data_version),
+            version_body(self._version),
         )
 
     def unregister(self, returns: bool) -> Command:
@@ -257,15 +303,31 @@ class Registrar:
         table = self._topics
         # A topic may have gone again within the turn.
         topics = [topic for name in changed if (topic := table.get(name)) is not None]
-        body = self._body(table.data_version, topics)
+        body = self._body(self._version, topics)
         for link in self._links:
             link.send_now(self._registration(body))
 
     def _body(self, version: DataVersion, topics: list[TopicConfig]) -> bytes:
         settings = self._settings
+        if self._withheld:
+            topics = [self._without_write(topic) for topic in topics]
         return registration_body(
             version, topics, settings.broker_permission, compressed=settings.compressed_register
         )
+
+    def _without_write(self, topic: TopicConfig) -> TopicConfig:
+        if not topic.perm & PERM_WRITE or topic.name not in self._withheld:
+            return topic
+        return replace(topic, perm=topic.perm & ~PERM_WRITE)
+
+    @property
+    def _version(self) -> DataVersion:
+        """The version that name servers are told. While rights are withheld the table
+        has never had it: a change of topics moves the counter as well."""
+        version = self._topics.data_version
+        if not self._withheld:
+            return version
+        return version._replace(timestamp_ms=version.timestamp_ms + self.withheld_changes)
 
     def _registration(self, body: bytes) -> Command:
         header = RegisterBrokerHeader(
@@ -305,6 +367,11 @@ def _surface(task: asyncio.Task[None]) -> None:
     """A link's task ends by cancellation only; anything else is a bug and must be seen."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.critical("registering has stopped", exc_info=error)
+
+
+def _topic_text(topic: TopicConfig) -> bytes:
+    """A topic as a member of the table."""
+    return b"%b:%b" % (msgspec.json.encode(topic.name), msgspec.json.encode(topic.to_json()))
 
 
 def registration_body(

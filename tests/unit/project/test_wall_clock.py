@@ -22,6 +22,7 @@ ALLOWED = {
     "broker/requests/administration/consumption.py": "shown to people",
     "broker/requests/administration/traffic_statistics.py": "shown to people",
     "broker/core.py": "versions of tables, as the reference",
+    "broker/lifecycle/drain.py": "shown to people",
     "broker/monitoring/health_checks.py": "shown to people",
     "broker/cluster/replication/ha_status.py": "shown to people",
     "broker/monitoring/store_metrics.py": "ages of messages",

@@ -24,6 +24,7 @@ from aerobee.protocol.frames.command import Command
 from aerobee.protocol.headers.admin import (
     CloneOffsetHeader,
     ConsumeDirectlyHeader,
+    DrainHeader,
     ResetOffsetHeader,
 )
 
@@ -65,6 +66,8 @@ def audited_requests(
         Code.RESUME_CHECK_HALF_MESSAGE: Audited(partial(_field, "msgId")),
         # The answer says how the consumer took it, not the event.
         Code.CONSUME_MESSAGE_DIRECTLY: Audited(_consumed),
+        # The answer says how far the drain is, and it goes on for a while.
+        Code.DRAIN: Audited(_drained),
     }
 
 
@@ -159,6 +162,11 @@ def _cloned(command: Command) -> str:
 def _consumed(command: Command) -> str:
     header = ConsumeDirectlyHeader.from_ext(command.ext)
     return f"{header.consumer_group} {header.msg_id}"
+
+
+def _drained(command: Command) -> str:
+    header = DrainHeader.from_ext(command.ext)
+    return f"{header.action} of everything" if header.everything else header.action
 
 
 def _requested(command: Command) -> list[str]:

@@ -11,7 +11,8 @@ import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Sends {@code --count} messages, divided over {@code --modes}; message n goes to queue n mod queues. */
+/** Sends {@code --count} messages, divided over {@code --modes}; message n goes to queue n mod queues.
+ *  With {@code --follow yes} the client chooses the queues of sync sends, by the routes that it reads. */
 final class Produce {
     private static final int TIMEOUT_MS = 3000;
     private static final int FIRST_ROUTE_MS = 120_000;
@@ -32,6 +33,8 @@ final class Produce {
         this.producer = new DefaultMQProducer(options.text("group", "producers"), options.signing());
         producer.setNamesrvAddr(options.text("namesrv", ""));
         producer.setInstanceName("peer-" + ProcessHandle.current().pid());
+        producer.setPollNameServerInterval(options.number("poll-ms", 30_000));
+        producer.setRetryTimesWhenSendFailed(options.number("retries", 2));
     }
 
     void run() throws Exception {
@@ -86,8 +89,8 @@ final class Produce {
             Message message = message(i);
             MessageQueue queue = queue(i);
             int sequence = i;
-            insist(i, () -> acknowledged("sync", sequence, 1,
-                producer.send(message, queue, TIMEOUT_MS)));
+            insist(i, () -> acknowledged("sync", sequence, 1, options.yes("follow")
+                ? producer.send(message, TIMEOUT_MS) : producer.send(message, queue, TIMEOUT_MS)));
             Thread.sleep(options.number("interval-ms", 0));
         }
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 
 from aerobee.broker.lifecycle import broker_process
 from aerobee.broker.lifecycle.daemon import Daemon
+from aerobee.broker.monitoring.systemd import Notifier
 from aerobee.config.loading.load import Loaded, load_settings
 from aerobee.config.model import Settings
 from aerobee.store.message_store import MessageStore
@@ -176,3 +178,69 @@ async def test_a_store_that_broke_is_not_a_stop_in_order(
     assert line.exc_info is None, "the fault is known, a traceback says nothing more"
     assert "a sync failed" in line.getMessage()
     assert (tmp_path / "store" / "abort").exists()
+
+
+@pytest.mark.parametrize(
+    ("sent", "supervised", "drained", "code"),
+    [
+        ((signal.SIGTERM, signal.SIGTERM), False, "skipped", 0),
+        ((signal.SIGINT,), False, "not begun", 0),
+        ((signal.SIGTERM,), True, "not begun", 0),
+    ],
+)
+def test_the_first_sigterm_drains_and_the_second_skips_that(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sent: tuple[signal.Signals, ...],
+    supervised: bool,
+    drained: str,
+    code: int,
+) -> None:
+    seen = ["not begun"]
+    rest = list(sent)
+
+    async def let_producers_go(_self: Daemon) -> None:
+        seen.append("begun")
+        try:
+            os.kill(os.getpid(), rest.pop())
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append("skipped")
+            raise
+
+    def ready(*_: object) -> None:
+        os.kill(os.getpid(), rest.pop())
+
+    monkeypatch.setattr(Daemon, "let_producers_go", let_producers_go)
+    monkeypatch.setattr(broker_process, "_say_ready", ready)
+    monkeypatch.setattr(broker_process, "heed_supervisor", lambda *_: None)
+    read = lambda _: loaded(tmp_path)  # noqa: E731
+    assert broker_process.run(loaded(tmp_path), read, supervised=supervised) == code
+    assert seen[-1] == drained
+    assert not (tmp_path / "store" / "abort").exists(), "stopped in order"
+
+
+def test_a_drain_that_fails_lets_the_stop_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def let_producers_go(_self: Daemon) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(Daemon, "let_producers_go", let_producers_go)
+    monkeypatch.setattr(
+        broker_process, "_say_ready", lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+    )
+    assert broker_process.run(loaded(tmp_path), lambda _: loaded(tmp_path)) == 0
+    assert "the drain has failed" in caplog.text
+
+
+async def test_a_drain_is_told_to_systemd(tmp_path: Path) -> None:
+    messages: list[str] = []
+
+    class Heard(Notifier):
+        def _send(self, *lines: str, patient: bool = True) -> None:
+            messages.extend(lines)
+
+    daemon = Daemon(loaded(tmp_path).settings, Heard({}))
+    daemon._report_drain("draining for 3 s")
+    assert messages == ["STOPPING=1", "STATUS=draining for 3 s", "EXTEND_TIMEOUT_USEC=15000000"]

@@ -621,3 +621,67 @@ async def test_a_name_server_that_does_not_tell_its_brokers_is_registered_at(
     await until(lambda: registrar.registered[address])
     assert registrar.warnings == ()
     assert len(server.of(106)) == 1
+
+
+async def rights_of(server: NameServer, topic: str) -> int | None:
+    queues = server.routes.topics.get(topic, {})
+    return queues["b-a"].perm if "b-a" in queues else None
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"compressed_register": True}, {"force_register": False}], ids=str
+)
+async def test_withheld_rights_reach_the_name_server_and_come_back(world, changes):
+    server = await world.name_server()
+    await world.broker.topics.update(TopicConfig("Orders"))
+    await world.broker.topics.update(TopicConfig("Others"))
+    registrar = await world.registrar(f"127.0.0.1:{server.port}", **changes)
+    assert registrar.all_told
+    for withheld, expected in (({"Orders"}, (4, 6)), ({"Orders", "Others"}, (4, 4)), ((), (6, 6))):
+        registrar.withhold(withheld)
+        assert not registrar.all_told
+        await until(lambda: registrar.all_told)
+        found = await rights_of(server, "Orders"), await rights_of(server, "Others")
+        assert found == expected
+
+
+async def test_topics_that_change_while_a_long_table_is_encoded_are_in_it(world, monkeypatch):
+    monkeypatch.setattr(registration, "_STEP", 1)
+    server = await world.name_server()
+    for number in range(20):
+        await world.broker.topics.update(TopicConfig(f"T{number}"))
+    registrar = await world.registrar(f"127.0.0.1:{server.port}")
+    registrar.withhold({f"T{number}" for number in range(20)})
+    making = asyncio.create_task(registrar.full())
+    await asyncio.sleep(0)
+    world.broker.topics.update(TopicConfig("T0", read_queues=3))
+    made = read_topics(
+        read_registration((await making).body, compressed=False, max_inflated_bytes=1).topics
+    )
+    assert made["T0"].read_queues == 3
+    assert {made[f"T{number}"].perm for number in range(20)} == {4}
+    assert made["TBW102"].perm == 7
+
+
+async def test_a_topic_that_changes_while_its_rights_are_withheld_stays_without(world):
+    server = await world.name_server()
+    await world.broker.topics.update(TopicConfig("Orders"))
+    registrar = await world.registrar(f"127.0.0.1:{server.port}")
+    registrar.withhold({"Orders"})
+    await until(lambda: registrar.all_told)
+    await world.broker.topics.update(TopicConfig("Orders", write_queues=3))
+    await until(lambda: server.routes.topics["Orders"]["b-a"].write_queues == 3)
+    assert await rights_of(server, "Orders") == 4
+
+
+async def test_after_a_kill_the_next_start_registers_with_all_rights(world):
+    # The name server still has the registration of the broker that was killed, and takes over
+    # topics of another version only.
+    server = await world.name_server()
+    await world.broker.topics.update(TopicConfig("Orders"))
+    killed = await world.registrar(f"127.0.0.1:{server.port}")
+    killed.withhold({"Orders"})
+    await until(lambda: killed.all_told)
+    assert await rights_of(server, "Orders") == 4
+    await world.registrar(f"127.0.0.1:{server.port}")
+    assert await rights_of(server, "Orders") == 6
