@@ -275,6 +275,8 @@ BROKER_NEEDS: Final[Mapping[int, Needs]] = {
             RequestCode.GET_ALL_PRODUCER_INFO,
             # Tells of messages that nobody may see yet, and looks at very many.
             RequestCode.WAITING_MESSAGES,
+            # Tells of all groups of a topic.
+            RequestCode.MESSAGE_STATE,
         ),
         administrator,
     ),

@@ -85,7 +85,7 @@ from aerobee.native.form import CompiledForm
 from aerobee.protocol.codes import RequestCode
 from aerobee.protocol.headers.send import SendReply
 from aerobee.protocol.names import is_light
-from aerobee.remoting.turns import Spread, Turns
+from aerobee.remoting.turns import Spread, Steps, Turns
 from aerobee.store.errors import StoreBroken
 from aerobee.store.message_store import MessageStore
 from aerobee.summed_log import SummedLog
@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from aerobee.broker.cluster.role_change import RoleChange
     from aerobee.broker.cluster.table_copies.copied_table import CopiedTable
     from aerobee.broker.cluster.table_copies.master_calls import MasterCalls
+    from aerobee.broker.requests.administration.message_state import MessageStates
     from aerobee.protocol.frames.command import Command
     from aerobee.remoting.connections.connection import Connection
 
@@ -330,6 +331,16 @@ class BrokerCore:
         from aerobee.broker.cluster.replication.ha_status import ha_status
 
         return ha_status(self.store, self.replication, command)
+
+    def _message_state(self, _connection: Connection, command: Command) -> Steps:
+        return self._message_states.state(command)
+
+    @cached_property
+    def _message_states(self) -> MessageStates:
+        # Administrators ask for it seldom.
+        from aerobee.broker.requests.administration.message_state import MessageStates
+
+        return MessageStates(self.tables, self.store, self.delays)
 
     def follow(self, finder: Finder, tls: ssl.SSLContext | None, calls: MasterCalls) -> None:
         """Begin to follow the master that `finder` finds, and to copy its tables by `calls`."""
@@ -583,6 +594,7 @@ class BrokerCore:
             **StatsRequests(name, endpoint, tables, stats, store).handlers(),
             **RuntimeRequests(settings, self.topics, store, stats, self.delays).handlers(),
             RequestCode.GET_BROKER_HA_STATUS: self._ha_status,
+            RequestCode.MESSAGE_STATE: self._message_state,
             **SettingsRequests(settings, self._live_settings).handlers(),
             **AccessRequests(settings, endpoint, self.access, wall_clock_ms).handlers(),
             **ResetRequests(name, tables, store, stats).handlers(),

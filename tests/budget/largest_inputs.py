@@ -706,6 +706,7 @@ BROKER: dict[int, Inputs] = {
         Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": TOPIC, "group": GROUP}
     ),
     Code.WAITING_MESSAGES: _asked(Code.WAITING_MESSAGES, {"topic": TOPIC}),
+    Code.MESSAGE_STATE: _asked(Code.MESSAGE_STATE, {"offset": "0"}),
     Code.LOG_RANGES: _asked(
         Code.LOG_RANGES, {"start": "0", "end": str(MOST_RANGE_BYTES), "parts": str(MOST_PARTS)}
     ),

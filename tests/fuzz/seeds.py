@@ -248,6 +248,7 @@ BROKER_SEEDS: tuple[Seed, ...] = (
         {"topic": TOPIC, "group": GROUP, "clientAddr": ""},
     ),
     Seed(Code.WAITING_MESSAGES, {"topic": TOPIC}),
+    Seed(Code.MESSAGE_STATE, {"offset": "0"}),
     Seed(Code.LOG_RANGES, {"start": "0", "end": "4096", "parts": "8"}),
     Seed(Code.REPLICA_TABLES, {"topics": "", "offsets": "1", "timer": "", "stages": ""}),
     Seed(Code.STAGE_CAPABILITY, {}),

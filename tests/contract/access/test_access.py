@@ -74,6 +74,7 @@ ADMINISTRATORS = {
     *(Code.GET_ALL_PRODUCER_INFO, Code.GET_BROKER_CONSUME_STATS, Code.WAITING_MESSAGES),
     Code.LOG_RANGES,
     Code.REPLICA_TABLES,
+    Code.MESSAGE_STATE,
 }
 _LONG = {
     "producerGroup": "PG", "topic": TOPIC, "defaultTopic": "TBW102", "defaultTopicQueueNums": 4,
