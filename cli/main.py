@@ -146,6 +146,11 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "message pull": ("cluster.messages", "pull"),
     "message tail": ("cluster.messages", "tail"),
     "message query": ("cluster.messages", "query"),
+    "dlq list": ("cluster.delivery.dead_letters", "list_groups"),
+    "dlq peek": ("cluster.delivery.dead_letters", "peek"),
+    "dlq export": ("cluster.delivery.dead_letters", "export"),
+    "dlq resend": ("cluster.delivery.dead_letter_changes", "resend"),
+    "dlq purge": ("cluster.delivery.dead_letter_changes", "purge"),
     **{
         f"bench {name}": ("bench.command", "bench")
         for name in ("send", "batch", "pull", "e2e", "workload")

@@ -5,11 +5,23 @@ A command that prints one object a line has the type of a line.
 
 from typing import Any, Final
 
+from aerobee.cli.documents.dead_letters import (
+    DeadLetter,
+    DeadLetterExport,
+    DeadLetterGroup,
+    DeadLetterPurge,
+    DeadLetterResend,
+)
 from aerobee.cli.documents.groups import GroupDescription, GroupSummary
 
 DOCUMENTS: Final[dict[str, Any]] = {
     "group list": list[GroupSummary],
     "group describe": GroupDescription,
+    "dlq list": list[DeadLetterGroup],
+    "dlq peek": DeadLetter,
+    "dlq export": DeadLetterExport,
+    "dlq resend": DeadLetterResend,
+    "dlq purge": DeadLetterPurge,
 }
 #: Commands whose documents have no type yet.
 UNTYPED: Final = frozenset(

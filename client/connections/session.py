@@ -344,6 +344,11 @@ class Role:
     def __init__(self, session: Session) -> None:
         self._session = session
 
+    @property
+    def session(self) -> Session:
+        """The session, for the functions of `client/administration/`."""
+        return self._session
+
     async def __aenter__(self) -> Self:
         self.start()
         return self

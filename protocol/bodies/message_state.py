@@ -1,4 +1,4 @@
-"""The answer to MESSAGE_STATE (31033): how far each group is with a message (protocol/WIRE.md 9)."""
+"""The answer to MESSAGE_STATE (31033): how far groups are with a message (protocol/WIRE.md 9)."""
 
 from __future__ import annotations
 

@@ -22,11 +22,7 @@ from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.filters.property_filter import TAG_TYPE
 from aerobee.protocol.frames.command import Command, encode_success
 from aerobee.protocol.headers.client import ViewMessageHeader
-from aerobee.protocol.message.properties import (
-    PROPERTY_TAGS,
-    PROPERTY_UNIQUE_KEY,
-    real_queue,
-)
+from aerobee.protocol.message.properties import PROPERTY_TAGS, PROPERTY_UNIQUE_KEY, real_queue
 from aerobee.protocol.message.record import Message, decode_record
 from aerobee.protocol.names import RETRY_PREFIX, SCHEDULE_TOPIC
 from aerobee.remoting.turns import Gate, Steps
@@ -43,9 +39,7 @@ Waiting = Mapping[str, list[WaitingTry]]
 class MessageStates:
     """Serves administrators, one at a time. Loop thread only."""
 
-    def __init__(
-        self, tables: Tables, store: MessageStore, delays: ScheduleMessageService
-    ) -> None:
+    def __init__(self, tables: Tables, store: MessageStore, delays: ScheduleMessageService) -> None:
         self._groups = tables.groups
         self._offsets = tables.offsets
         self._clients = tables.clients
@@ -82,9 +76,7 @@ class MessageStates:
             topic, message.queue_id, message.queue_offset, tuple(places), is_cut=is_cut
         )
 
-    def _place(
-        self, group: str, message: Message, waiting: tuple[WaitingTry, ...]
-    ) -> GroupPlace:
+    def _place(self, group: str, message: Message, waiting: tuple[WaitingTry, ...]) -> GroupPlace:
         topic, queue_id = message.topic, message.queue_id
         config = self._groups.find(group)
         subscription, takes = self._judgement(group, message)
