@@ -203,7 +203,7 @@ class Admin(OffsetsRole):
             self.slaves_read |= slaves.keys()
         return {**masters(info.brokers.values()), **slaves} or _masters(info, None, None)
 
-    async def _administered_at(self, broker: str) -> str:
+    async def administered_at(self, broker: str) -> str:
         """The address where the master of that broker is administered."""
         found = await self._administered(_masters(await self.cluster(), None, broker))
         return found[broker]
@@ -460,7 +460,7 @@ class Admin(OffsetsRole):
         Returns the offsets that members were given, or None when no member is online there; then
         the offsets can be committed.
         """
-        address = await self._administered_at(broker)
+        address = await self.administered_at(broker)
         answer = await self._session.call(
             address,
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
@@ -477,7 +477,7 @@ class Admin(OffsetsRole):
     ) -> str:
         """Give a group the offsets that another group has at a broker, in one topic or in all;
         returns the broker's remark about it, or ""."""
-        address = await self._administered_at(broker)
+        address = await self.administered_at(broker)
         # Also topics that its members do not subscribe to any more, as its progress has it.
         ext = CloneOffsetHeader(source, group, topic or "", offline=True).to_ext()
         answer = await self._session.call(address, RequestCode.CLONE_GROUP_OFFSET, ext)
