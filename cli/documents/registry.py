@@ -13,10 +13,22 @@ from aerobee.cli.documents.dead_letters import (
     DeadLetterResend,
 )
 from aerobee.cli.documents.groups import GroupDescription, GroupSummary
+from aerobee.cli.documents.messages import (
+    MessageResend,
+    MessageShown,
+    MessageSkip,
+    TopicPurge,
+    TraceEvent,
+)
 
 DOCUMENTS: Final[dict[str, Any]] = {
     "group list": list[GroupSummary],
     "group describe": GroupDescription,
+    "message show": list[MessageShown],
+    "message trace": list[TraceEvent],
+    "message resend": MessageResend,
+    "message skip": MessageSkip,
+    "topic purge": TopicPurge,
     "dlq list": list[DeadLetterGroup],
     "dlq peek": DeadLetter,
     "dlq export": DeadLetterExport,

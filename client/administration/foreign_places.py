@@ -112,7 +112,7 @@ async def places_of(asked: AskedBrokers, message: ReceivedMessage) -> MessageSta
     async def place(group: str) -> GroupPlace:
         offset = await offset_of(asked, broker, group, topic, message.queue.queue_id)
         committed = _NO_OFFSET if offset is None else offset
-        expression, kind, model = await _subscription(asked, broker, group, topic)
+        expression, kind, model = await subscription_of(asked, broker, group, topic)
         return GroupPlace(
             group=group,
             committed=committed,
@@ -138,7 +138,7 @@ async def _limits(asked: AskedBrokers, broker: str) -> dict[str, int]:
         return parse_retry_limits(answer.body)
 
 
-async def _subscription(
+async def subscription_of(
     asked: AskedBrokers, broker: str, group: str, topic: str
 ) -> tuple[str | None, str, str | None]:
     """(expression, its type, message model) of a group; None where no member is online."""

@@ -118,6 +118,22 @@ def searched_topics(topics: Iterable[str]) -> list[str]:
 # --- the groups -----------------------------------------------------------------------------------
 
 
+async def told_by_broker(
+    admin: Admin, asked: AskedBrokers, message: ReceivedMessage
+) -> MessageState | None:
+    """What the broker of a message says by MESSAGE_STATE, None where it does not know that."""
+    broker = message.queue.broker_name
+    is_slave = broker in asked.slaves
+    address = asked.address(broker) if is_slave else await admin.administered_at(broker)
+    ext = ViewMessageHeader(message.log_offset).to_ext()
+    code = RequestCode.MESSAGE_STATE
+    answer = await admin.session.call(address, code, ext, accept=_TOLD_OR_NOT)
+    if answer.code != ResponseCode.SUCCESS:
+        return None
+    with reading(address):
+        return MessageState.parse(answer.body)
+
+
 class Judge:
     """Judges how far groups are with one message; `tells_all` is whether its broker says what only
     a broker knows."""
@@ -131,26 +147,11 @@ class Judge:
 
     async def states(self) -> list[GroupState]:
         """The groups that consume the message's topic, sorted."""
-        state = await self._told()
+        state = await told_by_broker(self._admin, self._asked, self._message)
         self.tells_all = state is not None
         if state is None:
             state = await places_of(self._asked, self._message)
         return await each(self._judged, state.groups)
-
-    async def _told(self) -> MessageState | None:
-        """The broker's own answer, None where it does not know the request."""
-        if self._broker in self._asked.slaves:
-            address = self._asked.address(self._broker)
-        else:
-            address = await self._admin.administered_at(self._broker)
-        ext = ViewMessageHeader(self._message.log_offset).to_ext()
-        answer = await self._admin.session.call(
-            address, RequestCode.MESSAGE_STATE, ext, accept=_TOLD_OR_NOT
-        )
-        if answer.code != ResponseCode.SUCCESS:
-            return None
-        with reading(address):
-            return MessageState.parse(answer.body)
 
     async def _judged(self, place: GroupPlace) -> GroupState:
         limit = place.retry_limit if place.retry_limit >= 0 else DEFAULT_TRIES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import pytest
@@ -95,3 +96,11 @@ def dead_letters(running: RunningBroker, group: str, topic: str, *bodies: bytes)
     ids = send(running, topic, *(Message(topic, body, tags="red", keys=("k",)) for body in bodies))
     give_back(running, group, topic, -1)
     return ids
+
+
+def until(condition: Callable[[], bool], within_s: float = 10.0) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
