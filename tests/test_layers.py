@@ -176,6 +176,7 @@ ORDER: dict[str, tuple[str, ...]] = {
             "producing",
             "consuming",
             "admin",
+            "administration",
             "blocking_roles",
             "public",
         ),

@@ -72,7 +72,7 @@ class WholeFile:
         sync_directory(self._path.parent)
 
     def _drop(self) -> None:
-        # What it could not write is not wanted any more.
+        # Bytes that it could not write are not wanted any more.
         with suppress(OSError):
             self._file.close()
         try:

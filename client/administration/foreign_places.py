@@ -1,4 +1,4 @@
-"""What RocketMQ's own requests tell of a message and of groups, as any broker answers them.
+"""RocketMQ's own requests about a message and the groups, as any broker answers them.
 
 `places_of` is what MESSAGE_STATE says at our brokers, as far as others let it be known: not what
 was given out, and no filter of properties. Tries that wait are found in the delay topic, where they

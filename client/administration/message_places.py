@@ -58,8 +58,8 @@ class State(StrEnum):
 
 class GroupState(NamedTuple):
     """A group and a message. `at_ms` is the time of what the state names: when the next try is
-    due, or since when it is dead or in the retry queue; None where there is none, or nobody knows.
-    `tries` counts deliveries after the first one, `limit` how many there may be, None if nobody
+    due, or since when it is dead or in the retry queue; None for other states, or where nobody
+    knows. `tries` counts deliveries after the first one, `limit` how many there may be, None if nobody
     knows. `ahead` messages of the queue come before it."""
 
     group: str
@@ -121,7 +121,7 @@ def searched_topics(topics: Iterable[str]) -> list[str]:
 async def told_by_broker(
     admin: Admin, asked: AskedBrokers, message: ReceivedMessage
 ) -> MessageState | None:
-    """What the broker of a message says by MESSAGE_STATE, None where it does not know that."""
+    """The answer of a message's broker to MESSAGE_STATE, None where it does not know that."""
     broker = message.queue.broker_name
     is_slave = broker in asked.slaves
     address = asked.address(broker) if is_slave else await admin.administered_at(broker)

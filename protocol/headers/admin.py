@@ -194,7 +194,7 @@ class ConsumerStatusHeader(Header):
 
 class ResetOffsetHeader(Header):
     """INVOKE_BROKER_TO_RESET_OFFSET; `timestamp` in ms, -1 for the ends of the queues. `offset` and
-    `queue_id` are of 5.x: a reset of one queue to one offset; -1 is none."""
+    `queue_id` are of 5.x: a reset of one queue to one offset; -1 stands for no value."""
 
     topic: str
     group: str

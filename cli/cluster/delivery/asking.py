@@ -1,4 +1,4 @@
-"""What these commands share: asking all brokers, and saying which of them did not answer."""
+"""Asks all brokers, and says which of them did not answer: shared by these commands."""
 
 from __future__ import annotations
 

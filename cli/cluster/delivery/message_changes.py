@@ -235,8 +235,8 @@ async def _is_online(group: str, admin: Admin, asked: AskedBrokers, head: _Head)
 async def _make_dead(
     parsed: argparse.Namespace, admin: Admin, asked: AskedBrokers, message: ReceivedMessage
 ) -> None:
-    """Make the message a dead letter of the group, unless it is one; returns when it can be read
-    there."""
+    """Make the message a dead letter of the group, unless that was done; returns when it can be
+    read there."""
     group = parsed.group
     if await _is_dead(group, asked, message):
         return

@@ -36,7 +36,7 @@ class _Group:
 
     @property
     def move(self) -> GroupMove:
-        """What it would not get any more."""
+        """The messages that it would not get any more."""
         lag = sum(one.lag for one in self.queues.values())
         unknown_lag = keeps_own_offsets(self.state)
         return GroupMove(

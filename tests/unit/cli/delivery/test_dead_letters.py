@@ -39,7 +39,7 @@ def run(running: RunningBroker, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 def resent(running: RunningBroker, group: str) -> list[ReceivedMessage]:
-    """What the group's retry topic got from `dlq resend`."""
+    """The messages that the group's retry topic got from `dlq resend`."""
     return [one for one in read(running, f"%RETRY%{group}") if RESENT_FROM in one.properties]
 
 
