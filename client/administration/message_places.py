@@ -59,8 +59,8 @@ class State(StrEnum):
 class GroupState(NamedTuple):
     """A group and a message. `at_ms` is the time of what the state names: when the next try is
     due, or since when it is dead or in the retry queue; None for other states, or where nobody
-    knows. `tries` counts deliveries after the first one, `limit` how many there may be, None if nobody
-    knows. `ahead` messages of the queue come before it."""
+    knows. `tries` counts deliveries after the first one, `limit` how many there may be, None if
+    nobody knows. `ahead` messages of the queue come before it."""
 
     group: str
     state: State

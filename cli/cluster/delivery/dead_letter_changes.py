@@ -23,7 +23,7 @@ from aerobee.cli.cluster.command_session import (
     client_command,
     consumer_of,
 )
-from aerobee.cli.cluster.delivery.asking import place, say_unanswered
+from aerobee.cli.cluster.delivery.asking import check_retry_topic, place, say_unanswered
 from aerobee.cli.cluster.delivery.dead_letters import known_time, letters_of
 from aerobee.cli.cluster.previews import check_expected, say_how_to
 from aerobee.cli.documents.dead_letters import (
@@ -54,8 +54,7 @@ async def resend(parsed: argparse.Namespace) -> int:
     async with AsyncExitStack() as clients:
         admin = await clients.enter_async_context(admin_of(parsed))
         asked, queues = await letters_of(admin, parsed.group)
-        # The copies go there; without that topic nobody would get them.
-        await admin.route(retry_topic(parsed.group))
+        await check_retry_topic(admin, parsed.group)
         if parsed.id is not None:
             await _resend_one(parsed, admin)
             return say_unanswered(asked)

@@ -17,7 +17,12 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from aerobee.cli.cluster.command_session import admin_of, check_group, client_command, consumer_of
-from aerobee.cli.cluster.delivery.asking import all_brokers, say_unanswered, unknown
+from aerobee.cli.cluster.delivery.asking import (
+    all_brokers,
+    check_retry_topic,
+    say_unanswered,
+    unknown,
+)
 from aerobee.cli.cluster.delivery.message_state import found_messages, place_of, print_place
 from aerobee.cli.cluster.previews import check_expected, say_how_to
 from aerobee.cli.documents.document import print_document
@@ -72,7 +77,7 @@ async def resend(parsed: argparse.Namespace) -> int:
         say(f"{message.msg_id} went to {shown.to}")
     else:
         print_place(shown.message)
-        say(f"{', '.join(shown.groups) or 'no group'} gets it again, by {shown.to}")
+        say(f"by {shown.to} it goes again to {', '.join(shown.groups) or 'no group'}")
     if not parsed.yes:
         say_how_to(parsed, shown)
     return say_unanswered(asked)
@@ -102,8 +107,7 @@ async def _resend_document(
 ) -> MessageResend:
     if kind == GROUP:
         to = retry_topic(parsed.target)
-        # Without it nobody would get the copy.
-        await admin.route(to)
+        await check_retry_topic(admin, parsed.target)
         groups = [parsed.target]
     else:
         to = message.topic

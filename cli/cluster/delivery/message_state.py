@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from aerobee.cli.cluster.command_session import admin_of, check_message_id, client_command
-from aerobee.cli.cluster.delivery.asking import all_brokers, say_unanswered, unknown
+from aerobee.cli.cluster.delivery.asking import all_brokers, counted, say_unanswered, unknown
 from aerobee.cli.documents.document import print_document
 from aerobee.cli.documents.messages import GroupWithMessage, MessagePlace, MessageShown
 from aerobee.cli.printing.output import CommandFailed, print_pairs, print_table, say, show
@@ -148,11 +148,11 @@ def state_text(one: GroupWithMessage) -> str:
     texts = {
         State.CONSUMED: f"consumed at {tried}" if one.tries else "consumed",
         State.PASSED: "passed: its offset is behind it, consumed or filtered out",
-        State.NOT_YET: f"not yet: {one.ahead} messages before it",
+        State.NOT_YET: f"not yet: {counted(one.ahead or 0, 'message')} before it",
         State.GIVEN_OUT: "given out, not acknowledged",
         State.WAITS: f"{tried} at {at}",
         State.IN_RETRY: f"{tried} is in its retry queue since {at}",
-        State.DEAD: f"dead since {at}, after {one.tries} tries",
+        State.DEAD: f"dead since {at}, delivered {counted(one.tries + 1, 'time')}",
         State.FILTERED_OUT: "filtered out",
         State.BEGAN_LATER: "began later: it was not to get it",
         State.OWN_OFFSETS: "its members alone know (broadcasting)",

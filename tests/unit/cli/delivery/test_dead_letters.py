@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
+import resource
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from aerobee import testing
+from aerobee.cli.main import main
 from aerobee.client.administration.dead_letters import GIVEN_UP, progress_group
 from aerobee.client.administration.resending import RESENT_FROM, Resending
 from aerobee.client.errors import CallTimeout
 from aerobee.client.message import ReceivedMessage
+from aerobee.protocol.codes import RequestCode
 from aerobee.testing import RunningBroker
+from tests.contract.conftest import Wire
+from tests.ports import free_port
 from tests.unit.cli.delivery.delivery_support import (
     Run,
     committed,
@@ -207,3 +216,88 @@ def test_a_purge_deletes_the_letters_and_the_next_is_sent_again(
     dead_letters(running, "Purged", "PurgedLater", b"c")
     assert run("dlq", "resend", "Purged", "--yes")[0] == 0
     assert [one.body for one in resent(running, "Purged")][2:] == [b"c"]
+
+
+# --- brokers and name servers that are away -------------------------------------------------------
+
+
+@contextmanager
+def away(running: RunningBroker) -> Iterator[None]:
+    """The name server knows a broker where nobody listens, as long as its connection is open."""
+    identity = {
+        "brokerName": "away",
+        "brokerAddr": f"127.0.0.1:{free_port()}",
+        "clusterName": running.settings.cluster_name,
+        "brokerId": 0,
+        "haServerAddr": "",
+    }
+    version = {"counter": 1, "timestamp": 1}
+    body = {
+        "topicConfigSerializeWrapper": {"dataVersion": version, "topicConfigTable": {}},
+        "filterServerList": [],
+    }
+
+    async def register() -> Wire:
+        wire = await Wire.to(running.name_server)
+        code = RequestCode.REGISTER_BROKER
+        answer = await wire.call(code, identity, json.dumps(body).encode())
+        assert answer.code == 0, answer.remark
+        return wire
+
+    with asyncio.Runner() as runner:
+        wire = runner.run(register())
+        yield
+        wire.caller.close()
+
+
+def test_a_broker_that_does_not_answer_is_named_and_the_rest_is_shown(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with testing.broker(broker_name="bee") as running:
+        run = runner(running, capsys)
+        [msg_id] = dead_letters(running, "Partly", "PartlyTopic", b"a")
+        with away(running):
+            code, out, err = run("dlq", "list")
+            assert (code, "Partly" in out, "1 + ?" in out) == (3, True, True)
+            assert err.count("away did not answer") == 1
+            [row] = json.loads(run("dlq", "list", "--json")[1])
+            assert (row["messages"], row["brokers_unanswered"]) == (1, ["away"])
+            code, out, err = run("dlq", "peek", "Partly")
+            assert (code, msg_id in out, "away did not answer" in err) == (3, True, True)
+            # These would be taken for all.
+            assert run("dlq", "export", "Partly", str(tmp_path / "letters"))[0] == 3
+            assert os.listdir(tmp_path) == []
+            assert run("dlq", "purge", "Partly", "--yes")[0] == 3
+            assert len(read(running, "%DLQ%Partly")) == 1
+            code, out, err = run("message", "show", msg_id)
+            assert (code, "dead since" in out, "away did not answer" in err) == (3, True, True)
+            # Two of three name servers are away.
+            names = f"127.0.0.1:{free_port()};127.0.0.1:{free_port()};{running.name_server}"
+            assert main(["dlq", "peek", "Partly", "-n", names]) == 3
+            assert msg_id in capsys.readouterr().out
+
+
+def test_a_file_that_cannot_grow_any_more_is_taken_away(
+    running: RunningBroker, tmp_path: Path
+) -> None:
+    dead_letters(running, "Large", "LargeTopic", *[bytes(4000)] * 8)
+
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, 16_384))
+
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "aerobee.cli", "dlq", "export", "Large"),
+            *(str(tmp_path / "letters"), "-n", running.name_server),
+        ],
+        preexec_fn=small_files,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, "letters cannot be written: File too large" in done.stderr) == (
+        1,
+        True,
+    ), done.stderr
+    assert os.listdir(tmp_path) == []

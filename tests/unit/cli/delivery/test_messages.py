@@ -196,7 +196,7 @@ def test_a_message_is_sent_again_to_all_groups_or_to_one(running: RunningBroker,
     [msg_id] = send(running, "Repeated", Message("Repeated", b"a", tags="red", keys=("k",)))
     give_back(running, "Repeating", "Repeated", 5)
     code, _, err = run("message", "resend", "Repeated", msg_id)
-    assert (code, "Repeating gets it again, by Repeated" in err) == (0, True)
+    assert (code, "by Repeated it goes again to Repeating" in err) == (0, True)
     assert len(read(running, "Repeated")) == 1
     assert run("message", "resend", "Repeated", msg_id, "--yes")[0] == 0
     first, copy = read(running, "Repeated")
