@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping
+from typing import Any
+
 import msgspec
 
 from aerobee.protocol.bodies.common import parse_body
-from aerobee.protocol.frames.fastjson import dumps
+from aerobee.protocol.frames.fastjson import dumps_in_steps
 
 
 class WaitingTry(msgspec.Struct, frozen=True):
@@ -14,6 +17,10 @@ class WaitingTry(msgspec.Struct, frozen=True):
 
     tries: int
     due_ms: int
+
+    def json_members(self) -> Mapping[str, Any]:
+        """Its form in the answer."""
+        return {"tries": self.tries, "due_ms": self.due_ms}
 
 
 class GroupPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +44,11 @@ class GroupPlace(msgspec.Struct, frozen=True, kw_only=True):
     takes: bool | None = None
     waiting: tuple[WaitingTry, ...] = ()
 
+    def json_members(self) -> Mapping[str, Any]:
+        """Its form in the answer."""
+        members = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {**members, "waiting": list(self.waiting)}
+
 
 class MessageState(msgspec.Struct, frozen=True):
     """The message at a log offset, and the groups that consume its topic. With `is_cut` the broker
@@ -48,9 +60,10 @@ class MessageState(msgspec.Struct, frozen=True):
     groups: tuple[GroupPlace, ...]
     is_cut: bool = False
 
-    def encode(self) -> bytes:
-        """The body of the answer."""
-        return dumps(msgspec.to_builtins(self))
+    def encode(self) -> Generator[None, None, bytes]:
+        """The body of the answer, made in steps."""
+        members = {name: getattr(self, name) for name in self.__struct_fields__}
+        return dumps_in_steps({**members, "groups": list(self.groups)})
 
     @classmethod
     def parse(cls, body: bytes) -> MessageState:

@@ -59,9 +59,10 @@ class MessageStates:
             if record is None:
                 raise BadRequest.system_error(f"can not find message by the offset, {offset}")
             found = yield from self._state_of(decode_record(record))
+            body = yield from found.encode()
         finally:
             self._one_at_a_time.leave()
-        return encode_success(command, found.encode())
+        return encode_success(command, body)
 
     def _state_of(self, message: Message) -> Generator[None, None, MessageState]:
         topic = message.topic
