@@ -42,6 +42,18 @@ class GroupWithMessage(Document, frozen=True, kw_only=True):
     subscription: str | None
 
 
+class WaitingFor(Document, frozen=True, kw_only=True):
+    """The reason why a message is in no topic yet."""
+
+    #: The topic that it was accepted for.
+    topic: str
+    #: "delayed", "timed" (it has a time of its own) or "half" (of a transaction that was not
+    #: committed: it is not decided yet, or was rolled back).
+    kind: str
+    #: When it is delivered; null where nobody knows.
+    due_timestamp_ms: int | None
+
+
 class MessageShown(Document, frozen=True, kw_only=True):
     """A message in `aerobee message show`, and the groups that consume its topic."""
 
@@ -50,6 +62,8 @@ class MessageShown(Document, frozen=True, kw_only=True):
     #: nor what filters of properties decide.
     broker_tells_all: bool
     groups: list[GroupWithMessage]
+    #: null for a message that is in its topic.
+    waiting: WaitingFor | None = None
 
 
 class TraceEvent(Document, frozen=True, kw_only=True):

@@ -6,14 +6,18 @@ the next one of the same name takes away. A file that exists is never written ov
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from aerobee.cli.printing.output import USAGE, CommandFailed
 from aerobee.file_replacement import sync_directory
+
+# File systems without hard links.
+_NO_LINKS: Final = frozenset((errno.EPERM, errno.ENOTSUP, errno.ENOSYS))
 
 
 class WholeFile:
@@ -67,8 +71,15 @@ class WholeFile:
         self._file.flush()
         os.fsync(self._file.fileno())
         # Unlike a rename this takes nobody's file away that has come meanwhile.
-        os.link(self._part, self._path)
-        self._part.unlink()
+        try:
+            os.link(self._part, self._path)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            if os.path.lexists(self._path):
+                raise FileExistsError(self._path) from error
+            os.rename(self._part, self._path)
+        self._part.unlink(missing_ok=True)
         sync_directory(self._path.parent)
 
     def _drop(self) -> None:

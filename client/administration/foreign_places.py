@@ -37,6 +37,13 @@ from aerobee.protocol.names import RETRY_PREFIX, SCHEDULE_TOPIC
 MOST_OF_A_KEY: Final = 64
 _MOST_COPIES: Final = 32
 _FAR_FUTURE_MS: Final = 2**63 - 1
+#: A broker may not know a request, or not take it here, or not from this account.
+TOLD_OR_NOT: Final = (
+    ResponseCode.SUCCESS,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+    ResponseCode.NO_PERMISSION,
+    ResponseCode.SYSTEM_ERROR,
+)
 _FOUND_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 _ONLINE_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
 _NO_OFFSET: Final = -1
@@ -131,8 +138,9 @@ async def places_of(asked: AskedBrokers, message: ReceivedMessage) -> MessageSta
 
 
 async def _limits(asked: AskedBrokers, broker: str) -> dict[str, int]:
-    answer = await asked.call(broker, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-    if answer is None:
+    code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+    answer = await asked.call(broker, code, accept=TOLD_OR_NOT)
+    if answer is None or answer.code != ResponseCode.SUCCESS:
         return {}
     with reading(asked.address(broker)):
         return parse_retry_limits(answer.body)
@@ -178,7 +186,7 @@ async def _waiting(asked: AskedBrokers, message: ReceivedMessage) -> dict[str, l
         return {}
     found: dict[str, list[WaitingTry]] = {}
     copies = await query_unique(asked, SCHEDULE_TOPIC, unique_id, [broker])
-    levels = await _levels(asked, broker) if copies else []
+    levels = await levels_of(asked, broker) if copies else []
     now_ms = time.time_ns() // 1_000_000
     for copy in copies:
         topic, _ = real_queue(copy.properties)
@@ -191,9 +199,9 @@ async def _waiting(asked: AskedBrokers, message: ReceivedMessage) -> dict[str, l
     return found
 
 
-async def _levels(asked: AskedBrokers, broker: str) -> list[int]:
+async def levels_of(asked: AskedBrokers, broker: str) -> list[int]:
     """The broker's delay levels in milliseconds, empty where it does not say them."""
-    answer = await asked.call(broker, RequestCode.GET_BROKER_CONFIG)
+    answer = await asked.call(broker, RequestCode.GET_BROKER_CONFIG, accept=TOLD_OR_NOT)
     lines = b"" if answer is None else answer.body
     for line in lines.decode("utf-8", "replace").splitlines():
         name, _, value = line.partition("=")

@@ -19,22 +19,39 @@ from typing import Final, NamedTuple
 from aerobee.client.admin import Admin
 from aerobee.client.administration.asked_brokers import AskedBrokers, each
 from aerobee.client.administration.dead_letters import DEFAULT_TRIES, tries_of
-from aerobee.client.administration.foreign_places import offset_of, places_of, query_unique
+from aerobee.client.administration.foreign_places import (
+    TOLD_OR_NOT,
+    levels_of,
+    offset_of,
+    places_of,
+    query_unique,
+)
 from aerobee.client.errors import CallerError, PeerFailed, reading
 from aerobee.client.message import ReceivedMessage
 from aerobee.protocol.bodies.message_state import GroupPlace, MessageState
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.headers.client import ViewMessageHeader
-from aerobee.protocol.message.properties import PROPERTY_RETRY_TOPIC, PROPERTY_UNIQUE_KEY
-from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX, dlq_topic, is_system_topic, retry_topic
+from aerobee.protocol.message.properties import (
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_UNIQUE_KEY,
+    real_queue,
+)
+from aerobee.protocol.names import (
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    dlq_topic,
+    is_system_topic,
+    retry_topic,
+)
 
 #: Topics that a search without a topic asks about at most.
 MOST_TOPICS: Final = 500
-_TOLD_OR_NOT: Final = (
-    ResponseCode.SUCCESS,
-    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-    ResponseCode.NO_PERMISSION,
-)
+# Where messages wait, each for what it waits.
+_WAITING_PLACES: Final = ((SCHEDULE_TOPIC, "delayed"), (TIMER_TOPIC, "timed"), (HALF_TOPIC, "half"))
 
 
 class State(StrEnum):
@@ -115,6 +132,38 @@ def searched_topics(topics: Iterable[str]) -> list[str]:
     ]
 
 
+class Waiting(NamedTuple):
+    """A message that was accepted for `topic` and is not there yet: it is `delayed`, has a time of
+    its own (`timed`), or is `half` of a transaction. `due_ms` is when it is delivered, None where
+    nobody knows; `record` is what waits in its place."""
+
+    record: ReceivedMessage
+    topic: str
+    kind: str
+    due_ms: int | None
+
+
+async def find_waiting(asked: AskedBrokers, msg_id: str) -> Waiting | None:
+    """The message with a client's id that is in no topic yet, as far as brokers have indexed it
+    where it waits. One that was taken back, or rolled back, is found as well."""
+    for where, kind in _WAITING_PLACES:
+        for record in reversed(await query_unique(asked, where, msg_id)):
+            topic, _ = real_queue(record.properties)
+            if not topic.startswith(RETRY_PREFIX):
+                due_ms = await _due_ms(asked, record)
+                return Waiting(record, topic, kind, due_ms)
+    return None
+
+
+async def _due_ms(asked: AskedBrokers, record: ReceivedMessage) -> int | None:
+    if record.topic == SCHEDULE_TOPIC:
+        levels = await levels_of(asked, record.queue.broker_name)
+        known = record.queue.queue_id < len(levels)
+        return record.store_timestamp_ms + levels[record.queue.queue_id] if known else None
+    text = record.properties.get(PROPERTY_TIMER_DELIVER_MS, "")
+    return int(text) if text.isdecimal() else None
+
+
 # --- the groups -----------------------------------------------------------------------------------
 
 
@@ -127,7 +176,7 @@ async def told_by_broker(
     address = asked.address(broker) if is_slave else await admin.administered_at(broker)
     ext = ViewMessageHeader(message.log_offset).to_ext()
     code = RequestCode.MESSAGE_STATE
-    answer = await admin.session.call(address, code, ext, accept=_TOLD_OR_NOT)
+    answer = await admin.session.call(address, code, ext, accept=TOLD_OR_NOT)
     if answer.code != ResponseCode.SUCCESS:
         return None
     with reading(address):

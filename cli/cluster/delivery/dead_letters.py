@@ -36,6 +36,7 @@ from aerobee.client.administration.dead_letters import (
     reason_of,
     tries_of,
 )
+from aerobee.client.administration.foreign_places import TOLD_OR_NOT
 from aerobee.client.consuming.pull_consumer import PullConsumer
 from aerobee.client.message import ReceivedMessage, UnreadableMessage
 from aerobee.protocol.bodies.statistics import parse_retry_limits
@@ -43,13 +44,6 @@ from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.names import dlq_topic
 
 _BODY_SHOWN: Final = 60
-# An account may not be an administrator's, or this port not take what these ask.
-_TOLD_OR_NOT: Final = (
-    ResponseCode.SUCCESS,
-    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-    ResponseCode.NO_PERMISSION,
-    ResponseCode.SYSTEM_ERROR,
-)
 
 
 @client_command
@@ -256,7 +250,7 @@ async def _retry_limits(asked: AskedBrokers) -> dict[str, int]:
     """How often the groups are delivered messages again, at the first broker that says it."""
     code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
     for broker in asked.names:
-        answer = await asked.call(broker, code, accept=_TOLD_OR_NOT)
+        answer = await asked.call(broker, code, accept=TOLD_OR_NOT)
         if answer is not None and answer.code == ResponseCode.SUCCESS:
             return parse_retry_limits(answer.body)
     return {}

@@ -7,8 +7,8 @@ import argparse
 from aerobee.cli.cluster.command_session import admin_of, check_message_id, client_command
 from aerobee.cli.cluster.delivery.asking import all_brokers, counted, say_unanswered, unknown
 from aerobee.cli.documents.document import print_document
-from aerobee.cli.documents.messages import GroupWithMessage, MessagePlace, MessageShown
-from aerobee.cli.printing.output import CommandFailed, print_pairs, print_table, say, show
+from aerobee.cli.documents.messages import GroupWithMessage, MessagePlace, MessageShown, WaitingFor
+from aerobee.cli.printing.output import REFUSED, CommandFailed, print_pairs, print_table, say, show
 from aerobee.cli.printing.times import time_text
 from aerobee.client.admin import Admin
 from aerobee.client.administration.asked_brokers import AskedBrokers
@@ -17,7 +17,9 @@ from aerobee.client.administration.message_places import (
     GroupState,
     Judge,
     State,
+    Waiting,
     find_message,
+    find_waiting,
     searched_topics,
 )
 from aerobee.client.message import ReceivedMessage
@@ -28,12 +30,17 @@ async def show_message(parsed: argparse.Namespace) -> int:
     """Print a message's place, and for each group of its topic how far it is."""
     async with admin_of(parsed, reads_slaves=True) as admin:
         asked = await all_brokers(admin)
-        found = await found_messages(admin, asked, parsed.id, parsed.topic)
+        await check_asked_for(admin, parsed.id, parsed.topic)
         shown = []
-        for message in found:
+        for message in await find_message(admin, asked, parsed.id, parsed.topic):
             judge = Judge(admin, asked, message)
             states = await judge.states()
             shown.append(_document(message, states, tells_all=judge.tells_all))
+        if not shown:
+            waiting = await find_waiting(asked, parsed.id)
+            if waiting is None:
+                raise await _not_found(admin, asked, parsed.id, parsed.topic)
+            shown.append(_waiting_document(waiting))
     if parsed.json:
         print_document(shown)
     else:
@@ -47,13 +54,23 @@ async def show_message(parsed: argparse.Namespace) -> int:
 async def found_messages(
     admin: Admin, asked: AskedBrokers, msg_id: str, topic: str | None
 ) -> list[ReceivedMessage]:
-    """The messages with an id; CommandFailed says where it was looked for."""
+    """The messages with an id that are in a topic; CommandFailed says where it was looked for."""
+    await check_asked_for(admin, msg_id, topic)
+    if found := await find_message(admin, asked, msg_id, topic):
+        return found
+    raise await _not_found(admin, asked, msg_id, topic)
+
+
+async def check_asked_for(admin: Admin, msg_id: str, topic: str | None) -> None:
+    """Refuse a text that is no id, and a topic that nobody knows."""
     check_message_id(msg_id)
     if topic is not None and topic not in (known := await admin.topics()):
         raise unknown("topic", topic, known)
-    found = await find_message(admin, asked, msg_id, topic)
-    if found:
-        return found
+
+
+async def _not_found(
+    admin: Admin, asked: AskedBrokers, msg_id: str, topic: str | None
+) -> CommandFailed:
     if topic is not None:
         looked = f"in topic {topic}"
     else:
@@ -62,11 +79,7 @@ async def found_messages(
         if count > MOST_TOPICS:
             looked = f"in {MOST_TOPICS} of {count} topics (--topic names one)"
     code = say_unanswered(asked)
-    raise CommandFailed(
-        f"no message with id {msg_id} {looked}; a message that waits for its time is found from "
-        "its delivery on",
-        code or 1,
-    )
+    return CommandFailed(f"no message with id {msg_id} {looked}", code or REFUSED)
 
 
 def place_of(message: ReceivedMessage) -> MessagePlace:
@@ -107,6 +120,13 @@ def _document(
     )
 
 
+def _waiting_document(waiting: Waiting) -> MessageShown:
+    reason = WaitingFor(topic=waiting.topic, kind=waiting.kind, due_timestamp_ms=waiting.due_ms)
+    return MessageShown(
+        message=place_of(waiting.record), broker_tells_all=True, groups=[], waiting=reason
+    )
+
+
 def print_place(message: MessagePlace) -> None:
     """A message for people."""
     print_pairs(
@@ -125,6 +145,9 @@ def print_place(message: MessagePlace) -> None:
 
 def _print(shown: MessageShown) -> None:
     print_place(shown.message)
+    if shown.waiting is not None:
+        show("", _waiting_text(shown.waiting))
+        return
     if not shown.groups:
         say("no group consumes this topic, or has consumed it")
         return
@@ -136,8 +159,19 @@ def _print(shown: MessageShown) -> None:
     if not shown.broker_tells_all:
         say(
             f"{shown.message.broker} does not tell what was given out, nor what filters of "
-            "properties decide: Aerobee's brokers do"
+            "properties decide: Aerobee's brokers tell administrators"
         )
+
+
+def _waiting_text(waiting: WaitingFor) -> str:
+    due_ms = waiting.due_timestamp_ms
+    at = "?" if due_ms is None else time_text(due_ms)
+    if waiting.kind == "half":
+        return (
+            f"it is not in {waiting.topic}: its transaction was not committed, and is not decided "
+            "yet or was rolled back"
+        )
+    return f"it goes to {waiting.topic} at {at}, unless it was taken back"
 
 
 def state_text(one: GroupWithMessage) -> str:

@@ -138,6 +138,31 @@ def test_a_filter_says_whether_a_group_gets_a_message(
             assert states(run, msg_id) == expected
 
 
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        (Message("Later", b"a", delay_level=5), "delayed"),
+        (Message("Later", b"a", delay_s=3600), "timed"),
+        (Message("Later", b"a", properties={"TRAN_MSG": "true", "PGROUP": "P"}), "half"),
+    ],
+    ids=["delayed", "timed", "half"],
+)
+def test_a_message_that_waits_is_shown_with_its_time(
+    running: RunningBroker, run: Run, message: Message, kind: str
+) -> None:
+    [msg_id] = send(running, "Later", message)
+    code, out, _ = run("message", "show", msg_id, "--json")
+    [shown] = json.loads(out)
+    assert (code, shown["waiting"]["topic"], shown["waiting"]["kind"]) == (0, "Later", kind)
+    waits_s = {"delayed": 60, "timed": 3600}
+    if kind in waits_s:
+        due_ms = shown["waiting"]["due_timestamp_ms"]
+        wanted_ms = shown["message"]["born_timestamp_ms"] + waits_s[kind] * 1000
+        assert wanted_ms <= due_ms < wanted_ms + 10_000
+    told = "was not committed" if kind == "half" else "it goes to Later at 20"
+    assert told in run("message", "show", msg_id)[1]
+
+
 def test_an_id_that_nobody_has_is_not_found_and_says_where_it_was_looked_for(
     running: RunningBroker, run: Run
 ) -> None:
