@@ -40,17 +40,26 @@ def test_a_file_that_came_meanwhile_stays(
     if not has_links:
         monkeypatch.setattr(os, "link", no_links)
     path = tmp_path / "file"
-    with pytest.raises(CommandFailed, match="exists already"), WholeFile(str(path)) as file:
-        file.write(b"mine")
-        path.write_bytes(b"another's")
+
+    def write() -> None:
+        with WholeFile(str(path)) as file:
+            file.write(b"mine")
+            path.write_bytes(b"another's")
+
+    with pytest.raises(CommandFailed, match="exists already"):
+        write()
     assert path.read_bytes() == b"another's"
     assert os.listdir(tmp_path) == ["file"]
 
 
 def test_an_error_inside_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="inside"), WholeFile(str(tmp_path / "file")) as file:
-        file.write(b"half")
-        raise ValueError("inside")
+    def write() -> None:
+        with WholeFile(str(tmp_path / "file")) as file:
+            file.write(b"half")
+            raise ValueError("inside")
+
+    with pytest.raises(ValueError, match="inside"):
+        write()
     assert os.listdir(tmp_path) == []
 
 
