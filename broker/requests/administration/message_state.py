@@ -11,7 +11,6 @@ wait. The newest `_MOST_TRIES` of them are looked at.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator, Mapping
 from typing import Final
 
@@ -30,7 +29,6 @@ from aerobee.store.message_store import MessageStore
 
 # Tries of all groups together; RocketMQ's brokers give as many messages of one id.
 _MOST_TRIES: Final = 32
-_LAST_MS: Final = 2**63 - 1
 _NO_LIMIT: Final = -1
 
 Waiting = Mapping[str, list[WaitingTry]]
@@ -114,20 +112,27 @@ class MessageStates:
         unique_id = message.properties.get(PROPERTY_UNIQUE_KEY)
         if unique_id is None:
             return {}, True
-        result = yield from self._store.search.query_steps(
-            SCHEDULE_TOPIC, unique_id, _MOST_TRIES, 0, _LAST_MS, sys.maxsize
-        )
-        reached = {level: offset for level, offset, _ in self._delays.waiting()}
+        places = yield from self._store.search.places_steps(SCHEDULE_TOPIC, unique_id, _MOST_TRIES)
         found: dict[str, list[WaitingTry]] = {}
-        for record in result.records:
+        for log_offset in places:
             yield None
-            waits = decode_record(record)
-            level = waits.queue_id + 1
-            topic, _ = real_queue(waits.properties)
-            if not topic.startswith(RETRY_PREFIX) or waits.queue_offset < reached.get(level, 0):
+            # One at a time: it may be as large as a message may be.
+            record = self._store.reader.record_at(log_offset)
+            waits = None if record is None else decode_record(record)
+            if waits is None or waits.properties.get(PROPERTY_UNIQUE_KEY) != unique_id:
                 continue
-            due_ms = self._store.delays.delivery_time(level, waits.queue_offset)
-            if due_ms is not None:
-                tries = found.setdefault(topic.removeprefix(RETRY_PREFIX), [])
-                tries.append(WaitingTry(waits.reconsume_times, due_ms))
-        return found, len(result.records) >= _MOST_TRIES
+            if (try_ := self._try(waits)) is not None:
+                group = real_queue(waits.properties)[0].removeprefix(RETRY_PREFIX)
+                found.setdefault(group, []).append(try_)
+        return found, len(places) >= _MOST_TRIES
+
+    def _try(self, waits: Message) -> WaitingTry | None:
+        """The try that a record of the delay topic is, None for one that waits no longer, or is no
+        retry."""
+        level = waits.queue_id + 1
+        topic, _ = real_queue(waits.properties)
+        reached = {number: offset for number, offset, _ in self._delays.waiting()}
+        if not topic.startswith(RETRY_PREFIX) or waits.queue_offset < reached.get(level, 0):
+            return None
+        due_ms = self._store.delays.delivery_time(level, waits.queue_offset)
+        return None if due_ms is None else WaitingTry(waits.reconsume_times, due_ms)

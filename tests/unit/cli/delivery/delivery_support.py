@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import pytest
 
@@ -14,13 +15,21 @@ from aerobee.client.consuming.pull_consumer import PullConsumer
 from aerobee.client.message import Message, ReceivedMessage
 from aerobee.client.producing.producer import Producer
 from aerobee.protocol.bodies.common import MessageQueue
-from aerobee.testing import RunningBroker
+
+
+class Running(Protocol):
+    """A broker of ours or RocketMQ's, and its name server."""
+
+    @property
+    def name_server(self) -> str:
+        """Its address."""
+
 
 Run = Callable[..., tuple[int, str, str]]
 BROKER = "bee"
 
 
-def runner(running: RunningBroker, capsys: pytest.CaptureFixture[str]) -> Run:
+def runner(running: Running, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command against the broker: (exit code, standard output, standard error)."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
@@ -32,26 +41,29 @@ def runner(running: RunningBroker, capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
-def send(running: RunningBroker, topic: str, *messages: Message) -> list[str]:
+def send(running: Running, topic: str, *messages: Message, broker: str = BROKER) -> list[str]:
     """Send to the one queue of a topic, which is made if need be; the unique ids."""
 
     async def do() -> list[str]:
         async with Admin(running.name_server) as admin:
             if topic not in await admin.topics():
                 await admin.create_topic(topic, queues=1)
+                # Java's name server hears of it a moment later.
+                while topic not in await admin.topics():  # noqa: ASYNC110 - nobody tells us
+                    await asyncio.sleep(0.01)
         async with Producer(running.name_server, "P") as producer:
-            where = MessageQueue(topic, BROKER, 0)
+            where = MessageQueue(topic, broker, 0)
             return [(await producer.send(one, queue=where)).msg_id for one in messages]
 
     return asyncio.run(do())
 
 
-def read(running: RunningBroker, topic: str, queue_id: int = 0) -> list[ReceivedMessage]:
-    """All messages of a queue."""
+def read(running: Running, topic: str, broker: str = BROKER) -> list[ReceivedMessage]:
+    """All messages of the one queue of a topic."""
 
     async def do() -> list[ReceivedMessage]:
         async with PullConsumer(running.name_server) as consumer:
-            queue = MessageQueue(topic, BROKER, queue_id)
+            queue = MessageQueue(topic, broker, 0)
             found: list[ReceivedMessage] = []
             end = await consumer.max_offset(queue)
             offset = await consumer.min_offset(queue)
@@ -64,10 +76,10 @@ def read(running: RunningBroker, topic: str, queue_id: int = 0) -> list[Received
     return asyncio.run(do())
 
 
-def give_back(running: RunningBroker, group: str, topic: str, level: int) -> None:
+def give_back(running: Running, group: str, topic: str, level: int, broker: str = BROKER) -> None:
     """A group gives all messages of a topic back, and has consumed them; a level below 0 makes
     them dead letters."""
-    messages = read(running, topic)
+    messages = read(running, topic, broker)
 
     async def do() -> None:
         async with PullConsumer(running.name_server, group) as consumer:
@@ -78,7 +90,7 @@ def give_back(running: RunningBroker, group: str, topic: str, level: int) -> Non
     asyncio.run(do())
 
 
-def committed(running: RunningBroker, group: str, topic: str) -> int | None:
+def committed(running: Running, group: str, topic: str) -> int | None:
     """The offset of a group in the one queue of a topic."""
 
     async def do() -> int | None:
@@ -88,13 +100,16 @@ def committed(running: RunningBroker, group: str, topic: str) -> int | None:
     return asyncio.run(do())
 
 
-def dead_letters(running: RunningBroker, group: str, topic: str, *bodies: bytes) -> list[str]:
+def dead_letters(
+    running: Running, group: str, topic: str, *bodies: bytes, broker: str = BROKER
+) -> list[str]:
     """Messages of a topic that the group gave up; their unique ids. The group's retry topic is
     there, because a message was given back once before."""
-    send(running, f"{topic}Before", Message(f"{topic}Before", b"before"))
-    give_back(running, group, f"{topic}Before", 5)
-    ids = send(running, topic, *(Message(topic, body, tags="red", keys=("k",)) for body in bodies))
-    give_back(running, group, topic, -1)
+    send(running, f"{topic}Before", Message(f"{topic}Before", b"before"), broker=broker)
+    give_back(running, group, f"{topic}Before", 5, broker)
+    messages = [Message(topic, body, tags="red", keys=("k",)) for body in bodies]
+    ids = send(running, topic, *messages, broker=broker)
+    give_back(running, group, topic, -1, broker)
     return ids
 
 
