@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -38,7 +39,7 @@ from tests.unit.cli.delivery.delivery_support import (
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[RunningBroker]:
-    with testing.broker(broker_name=BROKER) as broker:
+    with testing.broker(broker_name=BROKER, property_filter=True) as broker:
         yield broker
 
 
@@ -172,6 +173,34 @@ def test_an_id_that_nobody_has_is_not_found_and_says_where_it_was_looked_for(
     code, _, err = run("message", "show", "0" * 32, "--topic", "Lookd")
     assert (code, "did you mean Looked?" in err) == (1, True)
     assert run("message", "show", "short")[0] == 2
+
+
+def test_what_only_the_broker_knows_is_shown(
+    running: RunningBroker, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A filter of properties decides, and a member has the message and does not say a word."""
+    [msg_id] = send(running, "Known", Message("Known", b"a", properties={"size": "7"}))
+    release = threading.Event()
+    got: list[ReceivedMessage] = []
+
+    def listener(messages: list[ReceivedMessage]) -> None:
+        got.extend(messages)
+        release.wait(20)
+
+    options = PushOptions(consume_from=ConsumeFrom.FIRST)
+    with (
+        blocking_roles.PushConsumer(running.name_server, "Hangs", listener, options) as hangs,
+        blocking_roles.PushConsumer(running.name_server, "Small", got.append, options) as small,
+    ):
+        hangs.subscribe("Known", "size > 5", "SQL92")
+        small.subscribe("Known", "size < 5", "SQL92")
+        until(lambda: bool(got))
+        until(lambda: len(states(run, msg_id)) == 2)
+        assert states(run, msg_id) == {"Hangs": ("given out", 0), "Small": ("filtered out", 0)}
+        assert "size > 5" in run("message", "show", msg_id)[1]
+        with foreign(monkeypatch):
+            assert states(run, msg_id)["Hangs"] == ("not yet", 0)
+        release.set()
 
 
 @pytest.mark.parametrize(
