@@ -27,7 +27,7 @@ from aerobee.client.administration.trace_records import (
 )
 from aerobee.client.message import ReceivedMessage, UnreadableMessage
 
-# RocketMQ's brokers give so many messages of one key, unless they are set otherwise.
+# The most messages of one key that RocketMQ's brokers give, unless they are set otherwise.
 _MAY_BE_CUT: Final = 32
 _EVENTS: Final = {
     SENT: "sent",
