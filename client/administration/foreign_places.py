@@ -19,7 +19,7 @@ from aerobee.protocol.bodies.common import as_object, object_member, parse_body,
 from aerobee.protocol.bodies.message_state import GroupPlace, MessageState, WaitingTry
 from aerobee.protocol.bodies.statistics import parse_group_list, parse_retry_limits
 from aerobee.protocol.codes import RequestCode, ResponseCode
-from aerobee.protocol.errors import BadRequest
+from aerobee.protocol.errors import BadRequest, CorruptRecord
 from aerobee.protocol.filters.property_filter import TAG_TYPE
 from aerobee.protocol.filters.subscription import parse_tag_expression
 from aerobee.protocol.headers.admin import TopicHeader
@@ -28,9 +28,11 @@ from aerobee.protocol.headers.client import (
     OffsetResponse,
     QueryConsumerOffsetHeader,
     QueryMessageHeader,
+    ViewMessageHeader,
 )
+from aerobee.protocol.message.ids import parse_offset_msg_id
 from aerobee.protocol.message.properties import PROPERTY_UNIQUE_KEY, real_queue
-from aerobee.protocol.message.record import iterate_records
+from aerobee.protocol.message.record import decode_record, iterate_records
 from aerobee.protocol.names import RETRY_PREFIX, SCHEDULE_TOPIC
 
 #: RocketMQ's brokers give no more.
@@ -86,6 +88,56 @@ async def query_key(asked: AskedBrokers, topic: str, key: str) -> list[ReceivedM
     found = await each(lambda broker: _queried(asked, broker, ext), asked.names)
     messages = [one for part in found for one in part if one.topic == topic and key in one.keys]
     return sorted(messages, key=lambda one: (one.store_timestamp_ms, one.log_offset))
+
+
+async def view(asked: AskedBrokers, msg_id: str) -> ReceivedMessage | None:
+    """The message that a broker's id names, whichever broker has it; None where no broker that
+    answers has it, or the text names no place in a log."""
+    try:
+        _, _, log_offset = parse_offset_msg_id(msg_id)
+    except BadRequest:
+        return None
+    ext = ViewMessageHeader(log_offset).to_ext()
+
+    async def at(broker: str) -> ReceivedMessage | None:
+        code = RequestCode.VIEW_MESSAGE_BY_ID
+        answer = await asked.call(broker, code, ext, accept=TOLD_OR_NOT)
+        if answer is None or answer.code != ResponseCode.SUCCESS:
+            return None
+        try:
+            message = received(decode_record(answer.body), broker)
+        except CorruptRecord:
+            # RocketMQ's broker hands out what lies there, record or not.
+            return None
+        return message if message.offset_msg_id == msg_id.upper() else None
+
+    found = await each(at, asked.names)
+    return next((one for one in found if one is not None), None)
+
+
+async def known_groups(asked: AskedBrokers) -> set[str]:
+    """The consumer groups that the brokers know which answer, and tell this account."""
+    code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+    found: set[str] = set()
+    for broker in asked.names:
+        answer = await asked.call(broker, code, accept=TOLD_OR_NOT)
+        if answer is not None and answer.code == ResponseCode.SUCCESS:
+            with reading(asked.address(broker)):
+                found |= parse_retry_limits(answer.body).keys()
+    return found
+
+
+async def groups_consuming(asked: AskedBrokers, topic: str) -> list[str]:
+    """The groups that subscribe to a topic now, or have offsets in it, at the brokers that
+    answer."""
+    code, ext = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic).to_ext()
+    found: set[str] = set()
+    for broker in asked.names:
+        answer = await asked.call(broker, code, ext, accept=TOLD_OR_NOT)
+        if answer is not None and answer.code == ResponseCode.SUCCESS:
+            with reading(asked.address(broker)):
+                found |= set(parse_group_list(answer.body))
+    return sorted(found)
 
 
 async def offset_of(

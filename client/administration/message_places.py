@@ -25,8 +25,9 @@ from aerobee.client.administration.foreign_places import (
     offset_of,
     places_of,
     query_unique,
+    view,
 )
-from aerobee.client.errors import CallerError, PeerFailed, reading
+from aerobee.client.errors import reading
 from aerobee.client.message import ReceivedMessage
 from aerobee.protocol.bodies.message_state import GroupPlace, MessageState
 from aerobee.protocol.codes import RequestCode, ResponseCode
@@ -99,9 +100,8 @@ async def find_message(
     or a dead letter, leads to the message that it is a copy of."""
     if topic is not None and (found := await query_unique(asked, topic, msg_id)):
         return found
-    try:
-        message = await admin.view(msg_id)
-    except (PeerFailed, CallerError):
+    message = await view(asked, msg_id)
+    if message is None:
         if topic is not None:
             return []
         return await _in_any_topic(asked, await admin.topics(), msg_id)

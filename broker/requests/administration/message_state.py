@@ -127,8 +127,8 @@ class MessageStates:
         return found, len(places) >= _MOST_TRIES
 
     def _try(self, waits: Message) -> WaitingTry | None:
-        """The try that a record of the delay topic is, None for a record that waits no longer, or is
-        no retry."""
+        """The try that a record of the delay topic is, None for a record that waits no longer, or
+        is no retry."""
         level = waits.queue_id + 1
         topic, _ = real_queue(waits.properties)
         reached = {number: offset for number, offset, _ in self._delays.waiting()}

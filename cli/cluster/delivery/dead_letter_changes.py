@@ -41,8 +41,9 @@ from aerobee.client.administration.dead_letters import (
     original_topic,
     progress_group,
 )
+from aerobee.client.administration.foreign_places import query_unique, subscription_of, view
 from aerobee.client.administration.resending import Resending, Resent
-from aerobee.client.errors import ClientError, PeerError
+from aerobee.client.errors import ClientError
 from aerobee.client.message import ReceivedMessage
 from aerobee.protocol.names import dlq_topic, retry_topic
 
@@ -56,7 +57,7 @@ async def resend(parsed: argparse.Namespace) -> int:
         asked, queues = await letters_of(admin, parsed.group)
         await check_retry_topic(admin, parsed.group)
         if parsed.id is not None:
-            await _resend_one(parsed, admin)
+            await _resend_one(parsed, admin, asked)
             return say_unanswered(asked)
         left = [one for one in queues if one.start < one.end]
         shown = _resend_document(parsed.group, left)
@@ -64,7 +65,7 @@ async def resend(parsed: argparse.Namespace) -> int:
             _nothing_left(parsed, shown, asked)
             return say_unanswered(asked)
         if not parsed.yes:
-            await _preview_resend(parsed, admin, left, shown)
+            await _preview_resend(parsed, asked, left, shown)
             return say_unanswered(asked)
         check_expected(parsed, shown)
         consumer = await clients.enter_async_context(consumer_of(parsed))
@@ -114,7 +115,7 @@ def _nothing_left(parsed: argparse.Namespace, shown: DeadLetterResend, asked: As
 
 async def _preview_resend(
     parsed: argparse.Namespace,
-    admin: Admin,
+    asked: AskedBrokers,
     left: Sequence[DeadLetterQueue],
     shown: DeadLetterResend,
 ) -> None:
@@ -135,9 +136,19 @@ async def _preview_resend(
             ],
         )
         say(f"the group {parsed.group} alone gets them, by {shown.to}, with all tries before it")
-        if not await admin.group_state(parsed.group):
+        if not await _is_online(asked, parsed.group, left):
             say("nobody of it is online: they wait there until somebody is")
     say_how_to(parsed, shown)
+
+
+async def _is_online(asked: AskedBrokers, group: str, left: Sequence[DeadLetterQueue]) -> bool:
+    """Whether a member of the group is online at one of the brokers."""
+    for one in left:
+        broker, topic = one.queue.broker_name, retry_topic(group)
+        _, _, model = await subscription_of(asked, broker, group, topic)
+        if model is not None:
+            return True
+    return False
 
 
 def _conclude_resend(
@@ -153,8 +164,8 @@ def _conclude_resend(
 # --- one letter -----------------------------------------------------------------------------------
 
 
-async def _resend_one(parsed: argparse.Namespace, admin: Admin) -> None:
-    letter = await _letter(admin, parsed.group, parsed.id)
+async def _resend_one(parsed: argparse.Namespace, admin: Admin, asked: AskedBrokers) -> None:
+    letter = await _letter(asked, parsed.group, parsed.id)
     resending = Resending(admin.session)
     copy = await resending.copy_of(parsed.group, letter)
     if copy is not None:
@@ -210,16 +221,16 @@ def _one_document(group: str, letter: ReceivedMessage, *, done: bool) -> DeadLet
     )
 
 
-async def _letter(admin: Admin, group: str, msg_id: str) -> ReceivedMessage:
+async def _letter(asked: AskedBrokers, group: str, msg_id: str) -> ReceivedMessage:
     """The dead letter with an id, the client's or the broker's; the newest of several."""
     check_message_id(msg_id)
     topic = dlq_topic(group)
-    if found := await admin.query_by_unique_key(topic, msg_id):
+    if found := await query_unique(asked, topic, msg_id):
         return found[-1]
-    try:
-        message = await admin.view(msg_id)
-    except (ClientError, PeerError) as error:
-        raise CommandFailed(f"no dead letter of {group} has the id {msg_id}: {error}") from error
+    message = await view(asked, msg_id)
+    if message is None:
+        say_unanswered(asked)
+        raise CommandFailed(f"no dead letter of {group} has the id {msg_id}")
     if message.topic != topic:
         raise CommandFailed(f"{msg_id} is no dead letter of {group}: it lies in {message.topic}")
     return message

@@ -36,7 +36,7 @@ from aerobee.client.administration.dead_letters import (
     reason_of,
     tries_of,
 )
-from aerobee.client.administration.foreign_places import TOLD_OR_NOT
+from aerobee.client.administration.foreign_places import TOLD_OR_NOT, known_groups
 from aerobee.client.consuming.pull_consumer import PullConsumer
 from aerobee.client.message import ReceivedMessage, UnreadableMessage
 from aerobee.protocol.bodies.statistics import parse_retry_limits
@@ -241,7 +241,7 @@ async def letters_of(admin: Admin, group: str) -> tuple[AskedBrokers, list[DeadL
         if found or asked.unanswered:
             await admin.route(dlq_topic(group))
             return asked, found
-    elif group not in (known := await admin.groups()):
+    elif group not in (known := await known_groups(asked)):
         raise unknown("group", group, {*known, *having})
     raise CommandFailed(f"the group {group} has no dead letters")
 

@@ -27,11 +27,17 @@ from aerobee.cli.cluster.delivery.message_state import found_messages, place_of,
 from aerobee.cli.cluster.previews import check_expected, say_how_to
 from aerobee.cli.documents.document import print_document
 from aerobee.cli.documents.messages import MessageResend, MessageSkip
-from aerobee.cli.printing.output import OK, USAGE, CommandFailed, say
+from aerobee.cli.printing.output import USAGE, CommandFailed, say
 from aerobee.cli.printing.times import time_text
 from aerobee.client.admin import Admin
 from aerobee.client.administration.asked_brokers import AskedBrokers
-from aerobee.client.administration.foreign_places import offset_of, query_unique, subscription_of
+from aerobee.client.administration.foreign_places import (
+    groups_consuming,
+    known_groups,
+    offset_of,
+    query_unique,
+    subscription_of,
+)
 from aerobee.client.administration.message_places import searched_topics, told_by_broker
 from aerobee.client.administration.resending import Resending
 from aerobee.client.consuming.pull_consumer import PullConsumer
@@ -53,7 +59,7 @@ async def resend(parsed: argparse.Namespace) -> int:
     """Send a message again, to all groups of its topic or to one group."""
     async with admin_of(parsed) as admin:
         asked = await all_brokers(admin)
-        kind = await _kind_of(parsed, admin)
+        kind = await _kind_of(parsed, admin, asked)
         topic = parsed.target if kind == TOPIC else None
         message = (await found_messages(admin, asked, parsed.id, topic))[-1]
         if topic is not None and message.topic != topic:
@@ -61,7 +67,7 @@ async def resend(parsed: argparse.Namespace) -> int:
                 f"{parsed.id} is a message of {message.topic}, not of {topic}: nothing was sent"
             )
         resending = Resending(admin.session)
-        shown = await _resend_document(parsed, admin, kind, message)
+        shown = await _resend_document(parsed, admin, asked, kind, message)
         if parsed.yes:
             check_expected(parsed, shown)
             if kind == TOPIC:
@@ -83,11 +89,11 @@ async def resend(parsed: argparse.Namespace) -> int:
     return say_unanswered(asked)
 
 
-async def _kind_of(parsed: argparse.Namespace, admin: Admin) -> str:
+async def _kind_of(parsed: argparse.Namespace, admin: Admin, asked: AskedBrokers) -> str:
     """Whether the target is a topic or a group. CommandFailed for both, or neither."""
     target = parsed.target
     topics = searched_topics(await admin.topics())
-    groups = await admin.groups()
+    groups = await known_groups(asked)
     kinds = [kind for kind, known in ((TOPIC, topics), (GROUP, groups)) if target in known]
     if parsed.kind is not None:
         kinds = [kind for kind in kinds if kind == parsed.kind]
@@ -103,7 +109,11 @@ async def _kind_of(parsed: argparse.Namespace, admin: Admin) -> str:
 
 
 async def _resend_document(
-    parsed: argparse.Namespace, admin: Admin, kind: str, message: ReceivedMessage
+    parsed: argparse.Namespace,
+    admin: Admin,
+    asked: AskedBrokers,
+    kind: str,
+    message: ReceivedMessage,
 ) -> MessageResend:
     if kind == GROUP:
         to = retry_topic(parsed.target)
@@ -111,7 +121,7 @@ async def _resend_document(
         groups = [parsed.target]
     else:
         to = message.topic
-        groups = await admin.groups_of_topic(message.topic)
+        groups = await groups_consuming(asked, message.topic)
     return MessageResend(message=place_of(message), to=to, groups=groups, done=False)
 
 
@@ -119,11 +129,13 @@ async def _resend_document(
 
 
 class _Head(NamedTuple):
-    """The first message of a queue that a group has before it."""
+    """The first message of a queue that a group has before it. `message_model` is None while no
+    member of the group is online at the queue's broker."""
 
     queue: MessageQueue
     offset: int
     message: ReceivedMessage
+    message_model: str | None
 
 
 @client_command
@@ -134,7 +146,7 @@ async def skip(parsed: argparse.Namespace) -> int:
         admin = await clients.enter_async_context(admin_of(parsed))
         consumer = await clients.enter_async_context(consumer_of(parsed))
         asked = await all_brokers(admin)
-        await _check_names(parsed, admin)
+        await _check_names(parsed, admin, asked)
         queue = await _queue(parsed, admin)
         head = await _head(parsed.group, asked, consumer, queue)
         is_online = await _is_online(parsed.group, admin, asked, head)
@@ -154,7 +166,7 @@ async def skip(parsed: argparse.Namespace) -> int:
             say("the group is online: its members are told, and drop what they hold of the queue")
     if not parsed.yes:
         say_how_to(parsed, shown)
-    return OK
+    return say_unanswered(asked)
 
 
 def _skip_document(parsed: argparse.Namespace, head: _Head) -> MessageSkip:
@@ -168,10 +180,10 @@ def _skip_document(parsed: argparse.Namespace, head: _Head) -> MessageSkip:
     )
 
 
-async def _check_names(parsed: argparse.Namespace, admin: Admin) -> None:
+async def _check_names(parsed: argparse.Namespace, admin: Admin, asked: AskedBrokers) -> None:
     if parsed.topic not in (topics := await admin.topics()):
         raise unknown("topic", parsed.topic, topics)
-    if parsed.group not in (groups := await admin.groups()):
+    if parsed.group not in (groups := await known_groups(asked)):
         raise unknown("group", parsed.group, groups)
 
 
@@ -198,13 +210,13 @@ async def _head(
     """The first message behind a group's offset that its members subscribe to."""
     broker = queue.broker_name
     offset = await offset_of(asked, broker, group, queue.topic, queue.queue_id)
-    if asked.unanswered:
-        raise next(iter(asked.unanswered.values()))
+    if broker in asked.unanswered:
+        raise asked.unanswered[broker]
     if offset is None:
         raise CommandFailed(
             f"the group {group} has no offset in queue {queue.queue_id} of {queue.topic}"
         )
-    expression, kind, _ = await subscription_of(asked, broker, group, queue.topic)
+    expression, kind, model = await subscription_of(asked, broker, group, queue.topic)
     at = offset
     end = await consumer.max_offset(queue)
     while at < end:
@@ -212,7 +224,7 @@ async def _head(
             queue, at, max_messages=1, expression=expression or "*", expression_type=kind
         )
         if result.messages:
-            return _Head(queue, offset, result.messages[0])
+            return _Head(queue, offset, result.messages[0], model)
         if result.next_offset <= at:
             break
         at = result.next_offset
@@ -225,7 +237,7 @@ async def _head(
 async def _is_online(group: str, admin: Admin, asked: AskedBrokers, head: _Head) -> bool:
     """Whether members of the group are online at the queue's broker. CommandFailed for members that
     the broker cannot tell to go on at one offset: they would commit over it."""
-    if head.queue.broker_name not in await admin.group_state(group):
+    if head.message_model is None:
         return False
     if await told_by_broker(admin, asked, head.message) is None:
         raise CommandFailed(

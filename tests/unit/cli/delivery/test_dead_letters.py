@@ -271,6 +271,12 @@ def test_a_broker_that_does_not_answer_is_named_and_the_rest_is_shown(
             assert len(read(running, "%DLQ%Partly")) == 1
             code, out, err = run("message", "show", msg_id)
             assert (code, "dead since" in out, "away did not answer" in err) == (3, True, True)
+            code, _, err = run("message", "resend", "PartlyTopic", msg_id, "--yes")
+            assert (code, f"{msg_id} went to PartlyTopic" in err) == (3, True)
+            code, _, err = run("message", "skip", "Partly", "PartlyTopic", "--queue", "0", "--yes")
+            assert (code, "Partly goes on behind it" in err) == (3, True)
+            code, _, err = run("dlq", "resend", "Partly", "--yes")
+            assert (code, "2 dead letters went to" in err) == (3, True)
             # Two of three name servers are away.
             names = f"127.0.0.1:{free_port()};127.0.0.1:{free_port()};{running.name_server}"
             assert main(["dlq", "peek", "Partly", "-n", names]) == 3
