@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final, TypeVar
 
@@ -16,6 +17,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 _AT_ONCE: Final = 16
+_NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 _SUCCESS: Final = (ResponseCode.SUCCESS,)
 
 
@@ -71,3 +73,8 @@ async def each(ask: Callable[[T], Awaitable[U]], items: Iterable[T]) -> list[U]:
             return await ask(item)
 
     return await asyncio.gather(*(one(item) for item in items))
+
+
+def number_of(text: str | None) -> int | None:
+    """A whole number that a peer or a property gives as text, None for anything else."""
+    return int(text) if text is not None and _NUMBER.fullmatch(text) else None

@@ -1,8 +1,7 @@
 """Dead letters: which groups have some, and what a dead letter says about itself.
 
 A message that a group failed on too often, or gave up, lies in the topic `%DLQ%group`. Its
-properties name the topic that it came from. No broker stores why it died, but the number of tries
-shows it: they were used up, or the consumer gave the message up.
+properties name the topic that it came from; `dead_letter_reasons.py` says why it died.
 
 `aerobee dlq resend` notes how far it has come as the offset of a group of its own in that topic,
 `progress_group`. Its name is one of RocketMQ's system groups, which every broker makes when needed.
@@ -13,7 +12,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Final, NamedTuple
 
-from aerobee.client.administration.asked_brokers import AskedBrokers, each
+from aerobee.client.administration import dead_letter_reasons
+from aerobee.client.administration.asked_brokers import AskedBrokers, each, number_of
 from aerobee.client.consuming.pull_consumer import PullConsumer
 from aerobee.client.errors import reading
 from aerobee.client.message import ReceivedMessage
@@ -29,10 +29,6 @@ from aerobee.protocol.message.properties import (
 )
 from aerobee.protocol.names import DLQ_PREFIX, SYSTEM_GROUP_PREFIX, dlq_topic
 
-USED_UP: Final = "tries used up"
-GIVEN_UP: Final = "given up by the consumer"
-#: A group's retryMaxTimes unless it has another.
-DEFAULT_TRIES: Final = 16
 _PROGRESS_PREFIX: Final = f"{SYSTEM_GROUP_PREFIX}RESEND_"
 _BATCH: Final = 32
 _TOPIC_OR_NOT: Final = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
@@ -101,7 +97,7 @@ async def _queue(
         return DeadLetterQueue(group, queue, least, end, None, None, 0)
     where = QueueHeader(queue.topic, queue.queue_id).to_ext()
     answer = await asked.call(broker, RequestCode.GET_EARLIEST_MSG_STORETIME, where)
-    oldest_ms = None if answer is None else _time(answer.ext.get("timestamp"))
+    oldest_ms = None if answer is None else number_of(answer.ext.get("timestamp")) or None
     header = QueryConsumerOffsetHeader(progress_group(group), queue.topic, queue.queue_id)
     code = RequestCode.QUERY_CONSUMER_OFFSET
     answer = await asked.call(broker, code, header.to_ext(), accept=_OFFSET_OR_NOT)
@@ -111,11 +107,6 @@ async def _queue(
             resent = OffsetResponse.from_ext(answer.ext).offset
     newest_ms = offsets.last_update_ms if offsets.last_update_ms > 0 else None
     return DeadLetterQueue(group, queue, least, end, oldest_ms, newest_ms, resent)
-
-
-def _time(text: str | None) -> int | None:
-    """A time of an answer, None where the broker does not know it."""
-    return int(text) if text is not None and text.isdecimal() and int(text) else None
 
 
 def groups_of(topics: list[str]) -> list[str]:
@@ -134,18 +125,18 @@ def original_id(message: ReceivedMessage) -> str | None:
 
 
 def tries_of(message: ReceivedMessage) -> int:
-    """How often a dead letter was delivered again: the broker counts the give-back that made it a
-    dead letter, too (store/FORMAT.md 12.3)."""
-    return max(message.reconsume_times - 1, 0)
+    """How often a dead letter was delivered again."""
+    return dead_letter_reasons.tries_of(message.reconsume_times)
 
 
 def reason_of(message: ReceivedMessage, limits: Mapping[str, int] | None = None) -> str:
     """Why a message is a dead letter, as its number of tries shows it; `limits` are the most tries
     of groups that have other than RocketMQ's 16."""
-    given = message.properties.get(PROPERTY_MAX_RECONSUME_TIMES, "")
     group = message.queue.topic.removeprefix(DLQ_PREFIX)
-    limit = int(given) if given.isdecimal() else (limits or {}).get(group, DEFAULT_TRIES)
-    return USED_UP if tries_of(message) >= limit else GIVEN_UP
+    limit = number_of(message.properties.get(PROPERTY_MAX_RECONSUME_TIMES))
+    if limit is None:
+        limit = (limits or {}).get(group, dead_letter_reasons.DEFAULT_TRIES)
+    return dead_letter_reasons.reason_of(message.reconsume_times, limit)
 
 
 async def read_range(

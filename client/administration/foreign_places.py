@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from aerobee.client.administration.asked_brokers import AskedBrokers, each
+from aerobee.client.administration.asked_brokers import AskedBrokers, each, number_of
 from aerobee.client.errors import reading
 from aerobee.client.message import Inflater, ReceivedMessage, received
 from aerobee.protocol.bodies.clients import BROADCASTING
@@ -264,7 +264,6 @@ async def levels_of(asked: AskedBrokers, broker: str) -> list[int]:
 
 def delays_of(text: str) -> list[int]:
     """The delays of levels such as `1s 5s 10s` in milliseconds; empty for another text."""
-    parts = text.split()
-    if not all(part[:-1].isdecimal() and part[-1] in _UNIT_MS for part in parts):
-        return []
-    return [int(part[:-1]) * _UNIT_MS[part[-1]] for part in parts]
+    parts = [(number_of(part[:-1]), _UNIT_MS.get(part[-1])) for part in text.split()]
+    delays = [count * unit for count, unit in parts if count is not None and unit is not None]
+    return delays if len(delays) == len(parts) else []

@@ -17,8 +17,9 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from aerobee.client.admin import Admin
-from aerobee.client.administration.asked_brokers import AskedBrokers, each
-from aerobee.client.administration.dead_letters import DEFAULT_TRIES, tries_of
+from aerobee.client.administration.asked_brokers import AskedBrokers, each, number_of
+from aerobee.client.administration.dead_letter_reasons import DEFAULT_TRIES
+from aerobee.client.administration.dead_letters import tries_of
 from aerobee.client.administration.foreign_places import (
     TOLD_OR_NOT,
     levels_of,
@@ -160,8 +161,7 @@ async def _due_ms(asked: AskedBrokers, record: ReceivedMessage) -> int | None:
         levels = await levels_of(asked, record.queue.broker_name)
         known = record.queue.queue_id < len(levels)
         return record.store_timestamp_ms + levels[record.queue.queue_id] if known else None
-    text = record.properties.get(PROPERTY_TIMER_DELIVER_MS, "")
-    return int(text) if text.isdecimal() else None
+    return number_of(record.properties.get(PROPERTY_TIMER_DELIVER_MS))
 
 
 # --- the groups -----------------------------------------------------------------------------------

@@ -24,9 +24,9 @@ from aerobee.client.connections.session import Session
 from aerobee.client.consuming.pull_consumer import PullConsumer
 from aerobee.client.errors import NoRoute, reading
 from aerobee.client.message import (
-    Message,
     ReceivedMessage,
     UnreadableMessage,
+    compress_body,
     property_text,
     received,
 )
@@ -189,17 +189,19 @@ class Resending:
         properties[RESENT_FROM] = message.offset_msg_id
         if isinstance(message, UnreadableMessage):
             # Nobody has to read it here: it goes as it is stored.
-            mask = SYS_COMPRESSED | SYS_COMPRESSION_MASK
-            return Outgoing(
-                topic=topic,
-                body=message.stored_body,
-                properties=property_text(properties),
-                msg_id=unique_id,
-                sys_flag=message.sys_flag & mask,
-                flag=message.flag,
-            )
-        anew = Message(topic=topic, body=message.body, properties=properties, flag=message.flag)
-        return self._sender.prepare(anew)
+            body = message.stored_body
+            sys_flag = message.sys_flag & (SYS_COMPRESSED | SYS_COMPRESSION_MASK)
+        else:
+            body, sys_flag = compress_body(message.body)
+        # Without the checks of a new message: what a broker has taken once, it takes again.
+        return Outgoing(
+            topic=topic,
+            body=body,
+            properties=property_text(properties),
+            msg_id=unique_id,
+            sys_flag=sys_flag,
+            flag=message.flag,
+        )
 
     async def _queue(self, topic: str, near: MessageQueue) -> MessageQueue:
         """The queue of `topic` at the broker of `near` that a message from there goes to."""

@@ -18,10 +18,13 @@ import pytest
 
 from aerobee import testing
 from aerobee.cli.main import main
-from aerobee.client.administration.dead_letters import GIVEN_UP, progress_group
+from aerobee.client.administration.dead_letter_reasons import GIVEN_UP
+from aerobee.client.administration.dead_letters import progress_group
 from aerobee.client.administration.resending import RESENT_FROM, Resending
+from aerobee.client.consuming.pull_consumer import PullConsumer
 from aerobee.client.errors import CallTimeout
 from aerobee.client.message import ReceivedMessage
+from aerobee.protocol.bodies.common import MessageQueue
 from aerobee.protocol.codes import RequestCode
 from aerobee.testing import RunningBroker
 from tests.contract.conftest import Wire
@@ -187,6 +190,44 @@ def test_one_letter_is_sent_by_its_id_and_not_again_with_the_rest(
     assert sorted(one.msg_id for one in resent(running, "Single")) == sorted(ids)
     assert run("dlq", "resend", "Single", "--id", "0" * 32)[0] == 1
     assert run("dlq", "resend", "Single", "--id", "short")[0] == 2
+
+
+def test_letters_that_our_producer_would_not_send_are_sent_again(
+    running: RunningBroker, run: Run
+) -> None:
+    """Without an id or a body, with a number that is none, packed in a way that is not known."""
+    dead_letters(running, "Odd", "OddTopic", b"a")
+
+    async def send_odd() -> None:
+        wire = await Wire.to(running.broker)
+        for body, flag in ((b"", 0), (b"packed", 0x1 | 0x700)):
+            properties = f"MAX_RECONSUME_TIMES\x01{'9' * 5000}"
+            answer = await wire.send("OddTopic", body, properties=properties, sys_flag=flag)
+            assert answer.code == 0, answer.remark
+        wire.caller.close()
+
+    asyncio.run(send_odd())
+    give_back(running, "Odd", "OddTopic", -1)
+    letters = read(running, "%DLQ%Odd")
+    lines = [json.loads(line) for line in run("dlq", "peek", "Odd", "--json")[1].splitlines()]
+    assert [one["reason"] for one in lines] == [GIVEN_UP] * len(letters)
+    assert lines[-1]["unreadable"]
+    code, _, err = run("dlq", "resend", "Odd", "--yes")
+    assert (code, f"{len(letters)} dead letters went" in err) == (0, True)
+    # Those without an id are recognized by the id of their place.
+    commit_back(running, progress_group("Odd"), "%DLQ%Odd")
+    code, out, _ = run("dlq", "resend", "Odd", "--yes", "--json")
+    assert (json.loads(out)["sent"], json.loads(out)["passed_over"]) == (0, len(letters))
+
+
+def commit_back(running: RunningBroker, group: str, topic: str) -> None:
+    """Set a group back to the beginning of the one queue of a topic."""
+
+    async def do() -> None:
+        async with PullConsumer(running.name_server, group) as consumer:
+            await consumer.commit(MessageQueue(topic, "bee", 0), 0)
+
+    asyncio.run(do())
 
 
 def test_letters_that_came_meanwhile_refuse_what_was_shown_before(
