@@ -17,7 +17,7 @@ PARALLEL := --numprocesses $(WORKERS)
 SUITES := contract native budget interop crash sim fuzz service
 FIGURES := .run/figures.jsonl
 
-.PHONY: help setup run pyspark test sixth campaign check lint types compiled unit bring peers spark bench bench-neighbours bench-pending bench-secured bench-spark pair sanitize pythons wheels manual clean $(SUITES)
+.PHONY: help setup run pyspark test sixth campaign check lint types compiled unit bring peers spark bench bench-neighbours bench-pending bench-secured bench-spark pair sanitize pythons wheels manual man clean $(SUITES)
 
 help:
 	@echo 'make run     a broker with its name server, ready to send and pull (STORE=DIR, ARGS="--port 10911")'
@@ -34,6 +34,7 @@ help:
 	@echo 'make sanitize  the compiled hot path under the sanitizers of gcc, half an hour'
 	@echo 'make pythons  unit, contract and differential tests on each Python of the machine, in both forms'
 	@echo 'make wheels  what is given out, into dist/: a compiled wheel for each Python, a plain one, sources'
+	@echo 'make man     the manual page aerobee(1), into dist/'
 	@echo 'make setup   .venv with Aerobee and the tools of its tests; also: unit lint types spark manual clean bring peers $(SUITES)'
 
 setup:
@@ -163,6 +164,11 @@ pair: setup
 manual: setup
 	$(PYTHON_IN_VENV) -m aerobee.config.manual
 	$(PYTHON_IN_VENV) -m aerobee.config.bounds.limits_page
+
+# The manual page of all commands, made from their arguments: `man -l dist/aerobee.1`.
+man: setup
+	mkdir -p dist
+	$(PYTHON_IN_VENV) -m aerobee.cli.configuration.completion dist/aerobee.1
 
 clean:
 	rm -rf .run .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

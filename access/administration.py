@@ -28,6 +28,42 @@ OF_NAME_SERVERS: Final = NAME_SERVER_NEEDS.keys() - {
     RequestCode.UNREGISTER_BROKER,
 }
 
+#: Changes of administrators: each is an audit event, whether it is made or refused. How its object
+#: is named stands in broker/requests/administration/audited.py, or in nameserver/audited.py.
+AUDITED_OF_BROKERS: Final = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+        RequestCode.DELETE_ACL_CONFIG,
+        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.CLONE_GROUP_OFFSET,
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+        RequestCode.CLEAN_UNUSED_TOPIC,
+        RequestCode.DELETE_EXPIRED_COMMITLOG,
+        RequestCode.RESUME_CHECK_HALF_MESSAGE,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+    }
+)
+#: The other requests of administrators: these only ask. A request code is in one of both sets.
+ASKED_OF_BROKERS: Final = frozenset(
+    {
+        RequestCode.GET_BROKER_CONFIG,
+        RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
+        RequestCode.QUERY_CORRECTION_OFFSET,
+        RequestCode.GET_BROKER_CONSUME_STATS,
+        RequestCode.GET_PRODUCER_CONNECTION_LIST,
+        RequestCode.GET_ALL_PRODUCER_INFO,
+        RequestCode.WAITING_MESSAGES,
+        RequestCode.AUDIT_EVENTS,
+    }
+)
+AUDITED_OF_NAME_SERVERS: Final = frozenset(OF_NAME_SERVERS - {RequestCode.AUDIT_EVENTS})
+
 
 def not_here(code: int, setting: str, how: str) -> BadRequest:
     """The answer of a port for clients to such a code; `setting` names the other port, and `how`

@@ -277,12 +277,15 @@ BROKER_NEEDS: Final[Mapping[int, Needs]] = {
             RequestCode.WAITING_MESSAGES,
             # Tells of all groups of a topic.
             RequestCode.MESSAGE_STATE,
+            # Tells who has changed what.
+            RequestCode.AUDIT_EVENTS,
         ),
         administrator,
     ),
 }
 
-#: Requests that change the tables of a name server; everything else there is open to all.
+#: Requests that change the tables of a name server, and that for what was changed; everything else
+#: there is open to all.
 NAME_SERVER_NEEDS: Final[Mapping[int, Needs]] = dict.fromkeys(
     (
         RequestCode.REGISTER_BROKER,
@@ -294,6 +297,7 @@ NAME_SERVER_NEEDS: Final[Mapping[int, Needs]] = dict.fromkeys(
         RequestCode.DELETE_TOPIC_IN_NAMESRV,
         RequestCode.REGISTER_TOPIC_IN_NAMESRV,
         RequestCode.UPDATE_NAMESRV_CONFIG,
+        RequestCode.AUDIT_EVENTS,
     ),
     administrator,
 )

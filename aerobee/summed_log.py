@@ -7,8 +7,9 @@ with `unlogged=N`, the number of those since that had no line. Then the next min
 minute has no event; the event after that is a first again.
 
 A kind is what the caller says: a group, a reason. Kinds are bounded; of more, those that share a
-text are counted as one kind. Every line here is logged with `each`: the log's own suppression of
-repeated events would take the counts away.
+text are counted as one kind. Where the order of a few events matters, `at_once` of them get lines
+of their own. Every line here is logged with `each`: the log's own suppression of repeated events
+would take the counts away.
 
 Not safe for several threads: an object belongs to one of them.
 """
@@ -41,6 +42,8 @@ class _Sum:
     text: str
     last: tuple[object, ...] = ()
     unlogged: int = 0
+    # How many more get a line of their own in this minute.
+    free: int = 0
 
 
 class Timer(Protocol):
@@ -59,10 +62,12 @@ class SummedLog:
         clock: Callable[[], float],
         every_s: float = EVERY_S,
         call_later: Callable[[float, Callable[[], None]], Timer] | None = None,
+        at_once: int = 1,
     ) -> None:
         self._clock = clock
         self._every_s = every_s
         self._call_later = call_later
+        self._at_once = at_once
         self._timer: Timer | None = None
         self._sums: dict[tuple[str, Hashable], _Sum] = {}
 
@@ -85,6 +90,10 @@ class SummedLog:
         if found is None and len(self._sums) >= MOST_KINDS:
             key = text, None
             found = self._sums.get(key)
+        if found is not None and found.free > 0 and count == 1:
+            found.free -= 1
+            logger.log(level, text, *_short(values), extra=_EACH)
+            return
         if found is not None:
             found.last = _short(values)
             found.unlogged += count
@@ -94,7 +103,7 @@ class SummedLog:
             self._log(one)
         else:
             logger.log(level, text, *one.last, extra=_EACH)
-        one.last, one.unlogged = (), 0
+        one.last, one.unlogged, one.free = (), 0, self._at_once - 1
         self._arm()
 
     def _arm(self) -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aerobee.access.administration import OF_BROKERS
+from aerobee.access.administration import AUDITED_OF_BROKERS, OF_BROKERS
 from aerobee.access.control import AccessControl
 from aerobee.broker.appending.answers import Answers
 from aerobee.broker.appending.appending import Appending
@@ -61,7 +61,7 @@ from aerobee.broker.requests.clients.replies import ReplyProcessor
 from aerobee.broker.requests.clients.running_consumers import ConsumerRequests
 from aerobee.broker.routing.accounts import build_access
 from aerobee.broker.routing.patience import patience_s
-from aerobee.broker.routing.role import Role
+from aerobee.broker.routing.role import Role, promised_slaves
 from aerobee.broker.routing.router import Handler, Router, taken_elsewhere
 from aerobee.broker.second_step.deleted_topics import DeletedTopics
 from aerobee.broker.second_step.second_step import SecondStep
@@ -93,6 +93,8 @@ from aerobee.summed_log import SummedLog
 if TYPE_CHECKING:
     import ssl
 
+    from aerobee.access.audit.auditing import Auditing
+    from aerobee.access.audit.recorder import Recorder
     from aerobee.broker.cluster.replication.master_link import Finder
     from aerobee.broker.cluster.replication.replication import Replication
     from aerobee.broker.cluster.role_change import RoleChange
@@ -307,6 +309,7 @@ class BrokerCore:
             store=self.store,
             dispatch=self._reput.run,
             replication=self.replication,
+            noted=self._note_role,
         )
 
     def _serve_replication(self, handlers: dict[int, Handler]) -> dict[int, Handler]:
@@ -326,11 +329,74 @@ class BrokerCore:
         copies = ReplicaTableRequests(self.tables, self.copied_tables(), self.store)
         return refused_on_slaves(self.role, {**handlers, **ranges.handlers(), **copies.handlers()})
 
+    @cached_property
+    def audit(self) -> Auditing | None:
+        """The events of what administrators change; None where `audit.target` is off."""
+        if self.settings.audit_target == "off":
+            return None
+        # The import brings modules that are needed once somebody changes something.
+        from aerobee.broker.requests.administration.auditing.broker_audit import broker_audit
+
+        return broker_audit(
+            self.settings,
+            self.tables,
+            self.access,
+            check_store=self.store.check_there,
+            loop=self._loop,
+            clock_ms=wall_clock_ms,
+        )
+
+    def recorder(self) -> Recorder | None:
+        """The writer of audit events; None before the first."""
+        audit = self.audit if "audit" in vars(self) else None
+        return None if audit is None else audit.recorder
+
+    def audit_problem(self) -> str | None:
+        """Why audit events cannot be written; None while they can."""
+        recorder = self.recorder()
+        return None if recorder is None else recorder.problem
+
+    def _audited(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+        """Handlers of which those that change something are audited."""
+        if self.settings.audit_target == "off":
+            return dict(handlers)
+        return {
+            code: partial(self._serve_audited, handle) if code in AUDITED_OF_BROKERS else handle
+            for code, handle in handlers.items()
+        }
+
+    def _serve_audited(self, handle: Handler, connection: Connection, command: Command) -> Steps:
+        assert self.audit is not None
+        return self.audit.serve(handle, connection, command)
+
+    def _note_refused(self, connection: Connection, command: Command, error: Exception) -> None:
+        if self.audit is not None:
+            self.audit.refused(connection, command, error)
+
+    def _change_ended(
+        self, command: Command, code: int, remark: str | None
+    ) -> asyncio.Future[None] | None:
+        return None if self.audit is None else self.audit.ended(command, code, remark)
+
+    def _note_role(self, before: str, after: str) -> None:
+        # The role changes seldom.
+        from aerobee.protocol.bodies.audit import ROLE_CHANGE
+
+        if self.audit is not None:
+            self.audit.note(ROLE_CHANGE, self.settings.broker_name, before, after)
+
+    def _audit_events(self, _connection: Connection, command: Command) -> Steps:
+        # Administrators ask for it seldom.
+        from aerobee.access.audit.audit_requests import audit_events
+
+        return audit_events(self.audit, command)
+
     def _ha_status(self, _connection: Connection, command: Command) -> bytes:
         # Administrators ask for it seldom, and any broker.
         from aerobee.broker.cluster.replication.ha_status import ha_status
 
-        return ha_status(self.store, self.replication, command)
+        promised = promised_slaves(self.settings, self.role)
+        return ha_status(self.store, self.replication, promised, command)
 
     def _message_state(self, _connection: Connection, command: Command) -> Steps:
         return self._message_states.state(command)
@@ -505,7 +571,8 @@ class BrokerCore:
             **self._admin_handlers(),
             **WaitingRequests(self._waits, self.deleted_topics).handlers(),
         }
-        handlers = self._serve_replication(handlers)
+        # A change that has waited for its event is still refused on a slave.
+        handlers = self._audited(self._serve_replication(handlers))
         pulls: dict[int, Handler] = {
             RequestCode.PULL_MESSAGE: self._pull.handle,
             RequestCode.LITE_PULL_MESSAGE: self._pull.handle,
@@ -519,6 +586,7 @@ class BrokerCore:
             patience_s=patience_s(settings),
             access=self._control,
             read_body=self._bodies.read,
+            note_refused=self._note_refused,
         )
         self.admin_router = router({**handlers, **pulls})
         if settings.admin_port:
@@ -578,7 +646,7 @@ class BrokerCore:
             tables, stats=stats, store=store, on_loop=self._on_loop, retries=self.retries
         )
         self._traffic = TrafficHistory(stats, store.stats_service, settings.cluster_name)
-        later = WorkerAnswers(self._loop, stats)
+        later = WorkerAnswers(self._loop, stats, self._change_ended)
         return {
             **TopicRequests(
                 settings,
@@ -595,6 +663,7 @@ class BrokerCore:
             **RuntimeRequests(settings, self.topics, store, stats, self.delays).handlers(),
             RequestCode.GET_BROKER_HA_STATUS: self._ha_status,
             RequestCode.MESSAGE_STATE: self._message_state,
+            RequestCode.AUDIT_EVENTS: self._audit_events,
             **SettingsRequests(settings, self._live_settings).handlers(),
             **AccessRequests(settings, endpoint, self.access, wall_clock_ms).handlers(),
             **ResetRequests(name, tables, store, stats).handlers(),
@@ -713,6 +782,8 @@ class BrokerCore:
         self.staging.close()
         self.transactions.close()
         self._reput.run()
+        if (recorder := self.recorder()) is not None:
+            await recorder.close()
         if self.directory.make_anew():
             self._save_all_again()
             # Places are saved only when the messages that they name are durable.

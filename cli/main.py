@@ -69,12 +69,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     here.
     """
     parser = build_parser()
+    parsed: argparse.Namespace
     parsed, rest = parser.parse_known_args(arguments)
     parsed.arguments = sys.argv[1:] if arguments is None else list(arguments)
     is_body = len(rest) == 1 and not rest[0].startswith("-")
     if is_body and getattr(parsed, "body", "") is None:
         parsed.body = rest[0]
     elif rest:
+        parser.usage_code = getattr(parsed, "usage_code", parser.usage_code)
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     return parsed
 
@@ -124,11 +126,24 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "serve": ("serve", "serve"),
     "nameserver": ("serve", "nameserver"),
     "shards": ("shards", "show_shards"),
-    "config show": ("configs", "show"),
-    "config check": ("configs", "check"),
-    "config explain": ("configs", "explain"),
-    "acl check": ("acl", "check"),
-    "acl explain": ("acl", "explain_account"),
+    "config show": ("configuration.settings", "show"),
+    "config check": ("configuration.settings", "check"),
+    "config explain": ("configuration.settings", "explain"),
+    "config convert": ("configuration.convert", "convert"),
+    "context list": ("configuration.contexts", "list_contexts"),
+    "context use": ("configuration.contexts", "use_context"),
+    "context show": ("configuration.contexts", "show_context"),
+    "context add": ("configuration.contexts", "add_context"),
+    "context remove": ("configuration.contexts", "remove_context"),
+    "completion": ("configuration.completion", "print_completion"),
+    "doctor": ("doctor.command", "examine"),
+    **{
+        f"check {name}": ("doctor.checks", f"check_{name}")
+        for name in ("lag", "disk", "dlq", "certificate", "connection")
+    },
+    "acl check": ("configuration.accounts", "check"),
+    "acl explain": ("configuration.accounts", "explain_account"),
+    "audit": ("cluster.audit", "show_audit"),
     "broker clean": ("cluster.brokers", "clean"),
     "broker config": ("cluster.brokers", "show_config"),
     "broker ha": ("cluster.replication", "show_ha"),

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aerobee import __version__
-from aerobee.cli.configs import print_as_broker_conf
+from aerobee.cli.configuration.settings import print_as_broker_conf
 from aerobee.cli.imports import no_collections
 from aerobee.cli.printing.output import CANNOT_CONNECT, CONFIGURATION, USAGE, CommandFailed, say
 from aerobee.config.bounds.limits import check_limits, connection_limit, raise_open_files

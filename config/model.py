@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Self
 
 from aerobee.address_list import address_list
-from aerobee.config.settings.access import AccessSettings
+from aerobee.config.settings.access import AccessSettings, AuditSettings
 from aerobee.config.settings.broker import BrokerSettings, TopicSettings
 from aerobee.config.settings.delivery import DeliverySettings, StageSettings
 from aerobee.config.settings.filters import FilterSettings
@@ -65,6 +65,7 @@ class Settings(
     FilterSettings,
     ReplicationSettings,
     AccessSettings,
+    AuditSettings,
     TlsSettings,
     LegacySettings,
 ):

@@ -38,7 +38,8 @@ def listeners(settings: Settings) -> list[Listener]:
         remedy = "it moves with --port; --set broker.vip_port_enabled=false turns it off"
         found.append(Listener("broker.vip_port_enabled", what, host, port - VIP_BELOW, remedy))
     if settings.replicates and (port := settings.ha_listen_port):
-        found.append(_of_slaves(host, port))
+        needed = settings.starts_as_slave or settings.waits_for_slaves
+        found.append(_of_slaves(host, port, may_be_off=not needed))
     if settings.admin_port:
         found.append(_of_administrators(settings, "admin.port", settings.admin_port))
     if settings.nameserver_enabled and (port := settings.nameserver_admin_port):
@@ -51,10 +52,12 @@ def listeners(settings: Settings) -> list[Listener]:
     return found
 
 
-def _of_slaves(host: str, port: int) -> Listener:
+def _of_slaves(host: str, port: int, *, may_be_off: bool) -> Listener:
     key = "replication.ha_listen_port"
     what = f"{key}, the port for slaves (0: broker.listen_port + 1)"
-    remedy = f"{key} (in a broker.conf it is listenPort + 1); replication.ha_enabled = false: off"
+    remedy = f"{key} (in a broker.conf it is listenPort + 1)"
+    if may_be_off:
+        remedy += "; replication.ha_enabled = false: off"
     return Listener(key, what, host, port, remedy)
 
 

@@ -144,22 +144,25 @@ class Requests:
     def handle(self, owner: object, command: Command) -> Answer:
         """The encoded answer, or None to a oneway request. A large registration, and a request that
         reads many topics, returns the steps to its answer. Bad input never raises."""
-        handler = self._handlers.get(command.code)
         if command.code == RequestCode.REGISTER_BROKER and _is_large(command):
             return self._register_large(owner, command)
         answer: bytes | Steps
         try:
-            if handler is None:
-                answer = encode_response(
-                    command,
-                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                    f" request type {command.code} not supported",
-                )
-            else:
-                answer = handler(owner, command)
+            answer = self.change(owner, command)
         except (BadRequest, RouteLimitReached) as error:
             answer = _refused(command, error)
         return None if command.is_oneway and isinstance(answer, bytes) else answer
+
+    def change(self, owner: object, command: Command) -> bytes | Steps:
+        """The answer, also to a oneway request, or the steps to it. Raises BadRequest, and
+        RouteLimitReached."""
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            raise BadRequest(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f" request type {command.code} not supported",
+            )
+        return handler(owner, command)
 
     # --- brokers
 

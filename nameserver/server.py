@@ -17,20 +17,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias
 
 from aerobee.access.accounts import Rules, administrator_account
-from aerobee.access.administration import OF_NAME_SERVERS, not_here
+from aerobee.access.administration import AUDITED_OF_NAME_SERVERS, OF_NAME_SERVERS, not_here
 from aerobee.access.control import AccessControl
 from aerobee.access.errors import AccountFileError
 from aerobee.access.needs import NAME_SERVER_NEEDS
 from aerobee.config.errors import ConfigError
 from aerobee.config.model import SETTINGS, Settings
-from aerobee.nameserver.kv import MAX_BYTES, Changes, KvFile, KvText
+from aerobee.nameserver.kv import MAX_BYTES, Changes, KvFile, KvTable, KvText
 from aerobee.nameserver.name_server_requests import RequestOptions, Requests
 from aerobee.nameserver.routes import RouteLimits, RouteTable
-from aerobee.protocol.codes import ResponseCode
+from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command, encode_response
 from aerobee.protocol.frames.fastjson import text_of
@@ -45,10 +45,16 @@ from aerobee.remoting.turns import Spread, Steps, Turns
 
 if TYPE_CHECKING:
     from aerobee.access.account_service import AccessService
+    from aerobee.access.audit.auditing import Auditing
+    from aerobee.access.audit.recorder import Recorder
     from aerobee.access.files.credentials import Credentials
 
 log = logging.getLogger("aerobee.nameserver")
 
+#: A function that makes the audit, on the loop, of what the control lets in.
+MakeAudit: TypeAlias = """Callable[
+    [RouteTable, KvTable, AccessControl | None, asyncio.AbstractEventLoop], Auditing
+]"""
 #: A function that makes the service that judges changes, on the loop. Raises ConfigError.
 MakeAccess: TypeAlias = "Callable[[asyncio.AbstractEventLoop], AccessService]"
 
@@ -78,6 +84,7 @@ _SHOWN_WITHOUT_EFFECT = frozenset(
         "useEpollNativeSelector",
     }
 )
+_NOT_SAVED = "the change holds until the name server stops, it could not be written to disk"
 NAME_SERVER_LIMITS = RemotingLimits(read_buffer_bytes=64 * KIB, inbound_total_bytes=64 * MIB)
 
 
@@ -144,9 +151,12 @@ class NameServer(Serving):
         *,
         clock_ms: Callable[[], int] = wall_clock_ms,
         accounts: MakeAccess | None = None,
+        audit: MakeAudit | None = None,
     ) -> None:
         """`kv_path`: file of the KV table, made on the first change; `accounts` makes the service
-        that judges changes, None if everybody may change everything. Raises OSError."""
+        that judges changes, None if everybody may change everything; `audit` is called for the
+        first change, None if changes are no events. Raises OSError."""
+        self._make_audit = audit
         self._make_access = accounts
         self._access: AccessService | None = None
         self._look: asyncio.TimerHandle | None = None
@@ -183,6 +193,8 @@ class NameServer(Serving):
         self._answering = Spread(self._turns, self._answer_some)
         # The number of answers that wait for a save or for their turn.
         self._answers_due = 0
+        # Audited changes that the next save will cover; each gets the error of its save, or None.
+        self._audited: list[asyncio.Future[BaseException | None]] = []
         # Done when half of them have left: each request that waits for it looks again then.
         self._room: asyncio.Future[None] | None = None
         self._request_counts: dict[int, int] = {}
@@ -213,12 +225,28 @@ class NameServer(Serving):
             accounts=partial(_access_of, settings, own)
             if settings.nameserver_acl_enabled
             else None,
+            audit=None
+            if settings.audit_target == "off"
+            else partial(_audit_of, settings, os.path.isdir(_root_of(settings))),
         )
 
     @property
     def access(self) -> AccessService | None:
         """The service that judges changes; None if everybody may change everything."""
         return self._access
+
+    @cached_property
+    def audit(self) -> Auditing | None:
+        """The events of changes; None where `audit.target` is off."""
+        if self._make_audit is None:
+            return None
+        control = None if self._access is None else self._access.control
+        return self._make_audit(self.routes, self._kv, control, asyncio.get_running_loop())
+
+    def recorder(self) -> Recorder | None:
+        """The writer of events; None before the first."""
+        audit = self.audit if "audit" in vars(self) else None
+        return None if audit is None else audit.recorder
 
     @property
     def port(self) -> int:
@@ -275,6 +303,8 @@ class NameServer(Serving):
             pass
         await self._server.close()
         await self._admin_server.close()
+        if (recorder := self.recorder()) is not None:
+            await recorder.close()
 
     def _listener(self, handler: Handler, name: str) -> RemotingServer:
         options = self._options
@@ -294,10 +324,15 @@ class NameServer(Serving):
         if self._access is not None:
             self._access.control.check(command, connection.peer[0])
         counts = self._request_counts
-        known = self._requests.handles(command.code)
+        known = self._requests.handles(command.code) or command.code == RequestCode.AUDIT_EVENTS
         # Unknown codes are counted together: clients must not make the table grow.
         code = command.code if known else -1
         counts[code] = counts.get(code, 0) + 1
+        if code == RequestCode.AUDIT_EVENTS:
+            return self._audit_events(command)
+        if self._make_audit is not None and command.code in AUDITED_OF_NAME_SERVERS:
+            assert self.audit is not None
+            return self.audit.serve(self._change, connection, command)
         waiting = self._waiting.get(connection)
         if waiting is not None and not (
             self._requests.changes_kv(command.code) and waiting.count < _CHANGES_WAITING
@@ -340,11 +375,38 @@ class NameServer(Serving):
             self._save()
         return None
 
+    def _change(self, connection: Connection, command: Command) -> Answer:
+        """Serve an audited change; raises what refuses it."""
+        before = self._kv.changes
+        answer = self._requests.change(connection, command)
+        if isinstance(answer, Generator) or self._kv.changes == before:
+            return answer
+        return self._when_saved(answer)
+
+    def _when_saved(self, answer: bytes) -> Steps:
+        saved: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        self._audited.append(saved)
+        if self._saving is None:
+            self._save()
+        yield saved
+        if saved.result() is not None:
+            raise BadRequest.system_error(_NOT_SAVED)
+        return answer
+
+    def _audit_events(self, command: Command) -> Steps:
+        # The import brings modules that most name servers never need.
+        from aerobee.access.audit.audit_requests import audit_events
+
+        return audit_events(self.audit, command)
+
     def refuse(
         self, connection: Connection, command: Command, error: Exception, spent_s: float
     ) -> bytes:
         """A refusal says why. A bug of ours fails the request, but keeps the brokers registered on
         this connection."""
+        if self._make_audit is not None and command.code in AUDITED_OF_NAME_SERVERS:
+            assert self.audit is not None
+            self.audit.refused(connection, command, error)
         if isinstance(error, BadRequest):
             return encode_response(command, error.code, error.remark)
         log.error("request failed code=%d", command.code, exc_info=error)
@@ -356,22 +418,31 @@ class NameServer(Serving):
 
     def _save(self) -> None:
         covered, self._unsaved = self._unsaved, []
+        audited, self._audited = self._audited, []
         loop = asyncio.get_running_loop()
         saving = loop.run_in_executor(None, self._write, self._kv.take_changes())
-        saving.add_done_callback(lambda done: self._saved(done, covered))
+        saving.add_done_callback(lambda done: self._saved(done, covered, audited))
         self._saving = saving
 
     def _write(self, changes: Changes) -> None:
         """Write the table with these changes. Worker thread; raises OSError."""
         self._kv_file.save(self._kv_text.text(changes))
 
-    def _saved(self, done: asyncio.Future[None], covered: list[_UnsavedAnswer]) -> None:
+    def _saved(
+        self,
+        done: asyncio.Future[None],
+        covered: list[_UnsavedAnswer],
+        audited: list[asyncio.Future[BaseException | None]],
+    ) -> None:
         error = done.exception()
         if error is not None:
             log.error("KV table not saved path=%s why=%s", self._kv_file.path, error)
         self._saving = None
-        if self._unsaved:
+        if self._unsaved or self._audited:
             self._save()
+        for change in audited:
+            if not change.done():
+                change.set_result(error)
         self._covered.append((deque(covered), error))
         self._answering.go_on()
 
@@ -400,11 +471,7 @@ class NameServer(Serving):
         if answer is None:
             return
         if error is not None and changed:
-            answer = encode_response(
-                command,
-                ResponseCode.SYSTEM_ERROR,
-                "the change holds until the name server stops, it could not be written to disk",
-            )
+            answer = encode_response(command, ResponseCode.SYSTEM_ERROR, _NOT_SAVED)
         self._turns.write(connection, answer)
 
     def _look_at_accounts(self, loop: asyncio.AbstractEventLoop, access: AccessService) -> None:
@@ -479,6 +546,28 @@ def _access_of(
         return AccessService(loop, home, named, make, always=always, server="nameserver")
     except AccountFileError as error:
         raise ConfigError("namesrvAclEnable", "true", str(error)) from None
+
+
+def _root_of(settings: Settings) -> str:
+    """Where files of a name server are made."""
+    kv_path = settings.nameserver_kv_path
+    return os.path.dirname(kv_path) if kv_path else settings.store_path
+
+
+def _audit_of(
+    settings: Settings,
+    has_root: bool,
+    routes: RouteTable,
+    kv: KvTable,
+    access: AccessControl | None,
+    loop: asyncio.AbstractEventLoop,
+) -> Auditing:
+    # The import brings modules that most name servers never need.
+    from aerobee.nameserver.audited import name_server_audit
+
+    return name_server_audit(
+        settings, routes, kv, access=access, has_root=has_root, loop=loop, clock_ms=wall_clock_ms
+    )
 
 
 def _without_effect(settings: Settings) -> dict[str, str]:

@@ -183,6 +183,7 @@ class RequestCode(IntEnum):
     LOG_RANGES = 31020
     REPLICA_TABLES = 31021
     MESSAGE_STATE = 31033
+    AUDIT_EVENTS = 31034
     # 5.x again.
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051

@@ -254,7 +254,10 @@ def _about(child: Child, place: ShardPlace) -> dict[str, object]:
 def _reason(child: Child, answer: _Answer) -> object:
     """The reason why a shard is not ready: its own checks if it has answered, else its status."""
     if answer is None:
-        return "no answer in time" if child.state is State.READY else child.status
+        if child.state is State.READY:
+            return "no answer in time"
+        # A process that has just begun has said nothing yet.
+        return child.status or f"it is {child.state.value}"
     try:
         return msgspec.json.decode(answer[1])
     except msgspec.DecodeError:

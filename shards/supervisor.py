@@ -45,6 +45,19 @@ _CODES_PASSED_ON = frozenset({1, 3, 78})
 _STOPPED = frozenset({0, -signal.SIGTERM, -signal.SIGUSR2})
 
 
+# The exit codes of a broker that people can do something about (lifecycle/broker_process.py).
+_EXITS = {
+    3: "a port is in use; its log names it",
+    78: "its configuration is wrong; its log says how",
+}
+
+
+def _exit_text(code: int) -> str:
+    """An exit code, and its meaning where it has one."""
+    meaning = _EXITS.get(code)
+    return f"code {code} ({meaning})" if meaning else f"code {code}"
+
+
 class Processes(Protocol):
     """Makes the processes of a supervisor, and knows the name server beside the shards."""
 
@@ -206,7 +219,7 @@ class Supervisor:
             child.name, code, child.failures_in_row, pause_s, extra={"each": True},
         )  # fmt: skip
         await child.pause(
-            pause_s, f"ended by itself with code {code}, starts again in {pause_s:.1f} s"
+            pause_s, f"ended by itself with {_exit_text(code)}, starts again in {pause_s:.1f} s"
         )
 
     def _give_up(self, code: int) -> None:

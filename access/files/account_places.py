@@ -12,6 +12,15 @@ TOOLS_FILE: Final = "conf/tools.yml"
 
 
 def tools_file(home: str | None) -> Path | None:
-    """The file of keys below a home; None if there is no home, or no such file in it."""
-    path = Path(home or "") / TOOLS_FILE
-    return path if home and path.exists() else None
+    """The file of keys below a home; None if there is no home, or no such file in it. A file that
+    this user may not look for is named, so that reading it says why it cannot be read."""
+    if not home:
+        return None
+    path = Path(home) / TOOLS_FILE
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        return path
+    return path

@@ -91,6 +91,11 @@ class LiveSettings:
             self._changed()
 
 
+def setting_named(name: str) -> Setting | None:
+    """The setting of a name, RocketMQ's or ours; None if there is no such setting."""
+    return _NAMES.get(name)
+
+
 def requested(body: bytes) -> Mapping[str, str]:
     """The settings that a request names, by our names, with the texts it wants for them. Raises
     ConfigError for a setting that does not exist, or that no request changes."""

@@ -39,6 +39,9 @@ T = TypeVar("T")
 
 #: Has work done by a worker, and the request answered then, like `WorkerAnswers`.
 AnswerLater: TypeAlias = Callable[[Connection, Command, Callable[[], object]], bytes | None]
+#: Gets a request, and code and remark of its answer, which leaves when the future is done; None: at
+#: once.
+Ended: TypeAlias = Callable[[Command, int, str | None], "asyncio.Future[None] | None"]
 
 
 class BodyReader:
@@ -98,9 +101,16 @@ class LoopCalls:
 class WorkerAnswers:
     """Called on the loop by a handler, which then returns None."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, stats: BrokerStats) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        stats: BrokerStats,
+        ended: Ended = lambda _command, _code, _remark: None,
+    ) -> None:
+        """`ended` is called when the work has ended, before the answer."""
         self._loop = loop
         self._stats = stats
+        self._ended = ended
 
     def __call__(
         self, connection: Connection, command: Command, work: Callable[[], object], /
@@ -131,5 +141,14 @@ class WorkerAnswers:
             )
             log.error("request failed code=%d", command.code, exc_info=error)
             self._stats.request_refused(command.code, code, took_s)
-        if not command.is_oneway and not connection.closed:
-            connection.write(encode_response(command, code, remark))
+        answer = partial(_answer, connection, command, code, remark)
+        before = self._ended(command, code, remark)
+        if before is None:
+            answer()
+        else:
+            before.add_done_callback(lambda _: answer())
+
+
+def _answer(connection: Connection, command: Command, code: int, remark: str | None) -> None:
+    if not command.is_oneway and not connection.closed:
+        connection.write(encode_response(command, code, remark))

@@ -33,8 +33,11 @@ class RoleChange:
         store: MessageStore,
         dispatch: Callable[[], None],
         replication: Replication,
+        noted: Callable[[str, str], None] = lambda _before, _after: None,
     ) -> None:
-        """`dispatch` makes durable messages visible."""
+        """`dispatch` makes durable messages visible; `noted` gets the names of the role before and
+        after each change."""
+        self._noted = noted
         self._role = role
         self._leading = leading
         self._loop = loop
@@ -51,16 +54,22 @@ class RoleChange:
         await self._replication.stop_following()
         await self._have_all_visible()
         self._store.number_on()
-        self._role.become(slave=False)
+        self._become(slave=False)
         self._leading.follow_role()
 
     def become_slave(self) -> None:
         """Take no more messages; `BrokerCore.follow` is next. Requests that are under way store
         nothing any more. Answers that wait for a sync or for slaves still leave: the caller sees to
         it that no slave misses the messages that were stored."""
-        self._role.become(slave=True)
+        self._become(slave=True)
         self._store.refuse_puts()
         self._leading.follow_role()
+
+    def _become(self, *, slave: bool) -> None:
+        before = self._role.name
+        self._role.become(slave=slave)
+        if self._role.name != before:
+            self._noted(before, self._role.name)
 
     async def _have_all_visible(self) -> None:
         store, until = self._store, self._loop.time() + DURABLE_S

@@ -67,6 +67,7 @@ from aerobee.config.tls.certificates import (
 )
 from aerobee.nameserver.server import NameServer
 from aerobee.native.form import CompiledForm, NativeError, chosen
+from aerobee.protocol.errors import BadRequest
 from aerobee.remoting.connection_limits import RemotingLimits
 from aerobee.remoting.listening.server import RemotingServer
 from aerobee.remoting.peers import address_text
@@ -176,7 +177,20 @@ class Daemon:
 
     async def read_settings_again(self) -> None:
         """Take over the present configuration (config/loading/reload.py), and the present files of
-        certificates. Call it once the daemon serves."""
+        certificates, as an audit event. Call it once the daemon serves."""
+        audit = self.core.audit
+        if audit is None:
+            await self._read_settings_again()
+            return
+        # The import brings modules that are needed once somebody changes something.
+        from aerobee.broker.requests.administration.auditing.broker_audit import audited_reload
+
+        try:
+            await audited_reload(audit, self.settings, self._read_settings_again)
+        except BadRequest as error:
+            log.error("configuration not read again why=%s", error.remark)
+
+    async def _read_settings_again(self) -> None:
         if self._certificates is not None:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(None, self._certificates.read_again)
@@ -404,9 +418,13 @@ class Daemon:
         if core.role.is_slave or not settings.replicates or not servers:
             return
         # The import brings a module that most brokers do not need.
+        from aerobee.broker.cluster.comparison.comparing import is_copy
         from aerobee.broker.cluster.table_copies.slave_offsets import Asking, take_from_slaves
 
-        asking = Asking(settings.broker_name, endpoint, self._outgoing, self._credentials)
+        has_this_log = partial(is_copy, store=self.store)
+        asking = Asking(
+            settings.broker_name, endpoint, has_this_log, self._outgoing, self._credentials
+        )
         await take_from_slaves(asking, servers, core.offsets, self.store.max_offset)
 
     def _follow(self) -> None:
@@ -419,7 +437,10 @@ class Daemon:
 
         master, tls, keys = self.registrar.master, self._outgoing, self._credentials
         own = self.addresses.broker, self.addresses.vip
-        finder = MasterFinder(self.settings, master, self.store, own, tls=tls, credentials=keys)
+        ask = self.registrar.ask_for_master
+        finder = MasterFinder(
+            self.settings, master, self.store, own, ask, tls=tls, credentials=keys
+        )
         self.core.follow(finder, tls, MasterCalls(master, tls=tls, credentials=keys))
         replication = self.core.replication
         assert replication is not None
@@ -451,6 +472,29 @@ class Daemon:
 
     async def _leave_name_servers(self) -> None:
         await self.registrar.stop(returns=self._returns)
+
+    def _note_what_is_odd(self) -> None:
+        """Notes that stand until a person has done something."""
+        self.health.note(
+            "tables are whole",
+            aside_probe((self.core.directory.path, os.path.dirname(self.settings.kv_file))),
+            "what only those files held is not served; restore it if it is needed, then move the "
+            "files away",
+        )
+        self.health.note(
+            "its name is its own",
+            self.registrar.namesake_problem,
+            "stop one of the two, or give it a name or an id of its own; the note goes with the "
+            "next registration",
+        )
+
+    def _note_audit(self) -> None:
+        self.health.note(
+            "audit",
+            self.core.audit_problem,
+            "give the disk of the store room, or repair what the reason names; changes of "
+            "administrators are refused until then",
+        )
 
     def _note_replication(self) -> None:
         health, settings, core = self.health, self.settings, self.core
@@ -488,12 +532,8 @@ class Daemon:
             "is served, but a restart would forget it. Topics and groups that cannot be kept are "
             "refused. It passes by itself",
         )
-        self.health.note(
-            "tables are whole",
-            aside_probe((self.core.directory.path, os.path.dirname(settings.kv_file))),
-            "what only those files held is not served; restore it if it is needed, then move the "
-            "files away",
-        )
+        self._note_what_is_odd()
+        self._note_audit()
         self._note_replication()
         if self.core.access is not None:
             self._note_accounts("accounts", self.core.access)

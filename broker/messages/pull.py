@@ -602,7 +602,9 @@ class PullProcessor:
         group = self._groups.get(header.consumer_group)
         if group is None:
             reason = self._groups.limit_reached(header.consumer_group) or (
-                "create it, or turn autoCreateSubscriptionGroup on"
+                "this broker is a slave, and its master makes new groups"
+                if self._role.is_slave
+                else "create it, or turn autoCreateSubscriptionGroup on"
             )
             raise BadRequest(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from aerobee.broker.cluster.registration.registration import Registrar
@@ -21,7 +21,10 @@ from aerobee.remoting.connections.connection import Connection
 # With it comes the library for YAML.
 if TYPE_CHECKING:
     from aerobee.access.account_service import AccessService
+    from aerobee.access.audit.recorder import Recorder
 
+# Those of access/audit/recorder.py, which is imported with the first event.
+_OUTCOMES = ("done", "refused", "failed")
 _PROTOCOL = "remoting"
 # Ordinals of released versions; a client may claim any number (protocol/WIRE.md 1.5).
 _VERSIONS = range(213, 612)
@@ -86,6 +89,17 @@ def access(services: Mapping[str, AccessService]) -> Iterator[Row]:
     for server, reasons in (refused or {"": {}}).items():
         row = Row("aerobee_access_refused_total", reasons,
                   "Requests refused by access control, by why", "reason")  # fmt: skip
+        yield from under([row], server=server)
+
+
+def audit(recorders: Mapping[str, Callable[[], Recorder | None]]) -> Iterator[Row]:
+    """Changing requests that had an event, by the server that keeps it."""
+    for server, recorder_of in recorders.items():
+        recorder = recorder_of()
+        # Each outcome from the start on, so that its first is an increase.
+        counts = dict.fromkeys(_OUTCOMES, 0) if recorder is None else dict(recorder.counts)
+        row = Row("aerobee_audit_events_total", words(counts),
+                  "Changes that were asked for, by how they ended", "outcome")  # fmt: skip
         yield from under([row], server=server)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from aerobee.broker.monitoring.health_checks import HealthChecks, Probe
 from aerobee.broker.monitoring.metrics import Row, under
-from aerobee.broker.routing.role import Role
+from aerobee.broker.routing.role import Role, promised_slaves
 from aerobee.config.model import Settings
 
 # Most brokers never load these.
@@ -39,12 +39,6 @@ def replication(settings: Settings, role: Role, parts: Replication | None) -> It
         None if parts is None else parts.link,
         None if parts is None or parts.tables is None else parts.tables.master_first,
     )
-
-
-def promised_slaves(settings: Settings, role: Role) -> int:
-    """The number of slaves that an answer of success waits for."""
-    promises = settings.waits_for_slaves and not role.is_slave
-    return settings.in_sync_replicas - 1 if promises else 0
 
 
 def _slaves(settings: Settings, role: Role, port: HaPort | None) -> Iterator[Row]:

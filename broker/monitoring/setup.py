@@ -100,6 +100,9 @@ def add_network(
     metrics.add("connections", network_metrics.connections, servers)
     metrics.add("tls", network_metrics.tls, encrypted)
     metrics.add("certificate", network_metrics.certificate, certificates)
+    audited = {"broker": core, "nameserver": name_server}
+    recorders = {name: one.recorder for name, one in audited.items() if one is not None}
+    metrics.add("audit", network_metrics.audit, recorders)
     metrics.add("access", network_metrics.access, services)
     metrics.add("name_servers", network_metrics.name_servers, registrar, name_server)
 

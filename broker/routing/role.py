@@ -13,6 +13,12 @@ from aerobee.config.model import Settings
 MASTER_ID = 0
 
 
+def promised_slaves(settings: Settings, role: "Role") -> int:
+    """The number of slaves that an answer of success waits for."""
+    promises = settings.waits_for_slaves and not role.is_slave
+    return settings.in_sync_replicas - 1 if promises else 0
+
+
 class Role:
     """Whether this broker is a slave, and the number of times that this has changed."""
 

@@ -21,7 +21,7 @@ import logging
 from collections.abc import Callable, Generator, Mapping
 from typing import TypeAlias
 
-from aerobee.access.administration import not_here
+from aerobee.access.administration import AUDITED_OF_BROKERS, not_here
 from aerobee.access.control import AccessControl, ReadBody, read_at_once
 from aerobee.access.needs import BROKER_NEEDS, InBody
 from aerobee.broker.broker_stats import BrokerStats
@@ -66,6 +66,7 @@ _CARRY_MESSAGES = frozenset(
 )
 
 Handler: TypeAlias = Callable[[Connection, Command], Answer]
+NoteRefused: TypeAlias = Callable[[Connection, Command, Exception], None]
 
 # Store errors to response codes (store/FORMAT.md 3.5); the first class that matches decides.
 _STORE_ERROR_CODES: tuple[tuple[type[store_errors.StoreError], int], ...] = (
@@ -124,13 +125,16 @@ class Router(Serving):
         patience_s: Mapping[int, float],
         access: AccessControl | None = None,
         read_body: ReadBody = read_at_once,
+        note_refused: NoteRefused | None = None,
     ) -> None:
         """`max_request_bytes` bounds the bodies of requests that carry no messages; `patience_s`
         says by code how long a request may have waited here; `access` who may ask for what, and
-        `read_body` reads what it has to see of a large body."""
+        `read_body` reads what it has to see of a large body. `note_refused` is called for each
+        refused request that is audited."""
         super().__init__(turns)
         self._access = access
         self._read_body = read_body
+        self._note_refused = note_refused
         self._patience_s = patience_s
         self._max_request_bytes = max_request_bytes
         self._handlers = dict(handlers)
@@ -193,6 +197,8 @@ class Router(Serving):
     ) -> bytes:
         code, remark = refusal(error, connection, command, self._stats)
         self._stats.request_refused(command.code, code, spent_s)
+        if self._note_refused is not None and command.code in AUDITED_OF_BROKERS:
+            self._note_refused(connection, command, error)
         return encode_response(command, code, remark)
 
     def _log_unsupported(self, connection: Connection, code: int) -> None:

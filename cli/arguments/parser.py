@@ -36,6 +36,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *arguments: Any, fill: Fill | None = None, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._fill = fill
+        #: The exit code of a wrong command line.
+        self.usage_code = 2
 
     def declare(self) -> None:
         """Declare the arguments, unless that has been done."""
@@ -46,8 +48,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if message.endswith(_MISSING):
             self.print_help(sys.stderr)
-            self.exit(2)
-        super().error(printable(message))
+            self.exit(self.usage_code)
+        self.print_usage(sys.stderr)
+        self.exit(self.usage_code, f"{self.prog}: error: {printable(message)}\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         try:
@@ -96,9 +99,9 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """The parser of all commands; every leaf sets `command` to its words, such as "topic list"."""
-    parser: argparse.ArgumentParser = Parser(
+    parser = Parser(
         prog="aerobee",
         description="A message broker that speaks RocketMQ 4.9's protocol.",
         epilog=_EPILOG,
@@ -144,6 +147,11 @@ FILLED: Final[Mapping[str, tuple[str, str, str]]] = {
         "cli.arguments.configuration",
         "add_acl",
     ),
+    "context": (
+        "named connections: which name servers, account and TLS files commands use",
+        "cli.arguments.configuration",
+        "add_context",
+    ),
     "topic": ("list, create, describe and delete topics", "cli.arguments.topics", "add_topic"),
     "group": ("list and describe consumer groups", "cli.arguments.groups", "add_group"),
     "offset": (
@@ -158,6 +166,11 @@ FILLED: Final[Mapping[str, tuple[str, str, str]]] = {
         "add_dlq",
     ),
     "broker": ("ask something of running brokers", "cli.arguments.brokers", "add_broker"),
+    "audit": (
+        "who has changed what, on brokers and name servers",
+        "cli.arguments.audit",
+        "add_audit",
+    ),
     "bench": (
         "measure a running broker, this one or RocketMQ's: rates and latencies",
         "cli.bench.bench_arguments",
@@ -167,6 +180,21 @@ FILLED: Final[Mapping[str, tuple[str, str, str]]] = {
         "check, look into and mend a store whose broker is stopped",
         "cli.store.parser",
         "add_store",
+    ),
+    "doctor": (
+        "whether this machine is fit for a broker, and what to do where it is not",
+        "cli.arguments.doctor",
+        "add_doctor",
+    ),
+    "check": (
+        "one check for a monitoring system: lag, disk, dlq, certificate, connection",
+        "cli.arguments.doctor",
+        "add_check",
+    ),
+    "completion": (
+        "the script that completes commands in a shell",
+        "cli.arguments.configuration",
+        "add_completion",
     ),
     "pipeline": (
         "Spark with our formats (shell, submit); jobs on it over a store's files: audit, rebuild, "

@@ -7,12 +7,13 @@ would do.
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from aerobee.cli.arguments.argument_types import seconds, text
 
 #: The commands of a group, as argparse keeps them.
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+_CONNECTION: Final = "connection options"
 
 
 def commands_of(parser: argparse.ArgumentParser) -> Commands:
@@ -73,16 +74,32 @@ def add_expect(parser: argparse.ArgumentParser) -> None:
 
 def add_client(parser: argparse.ArgumentParser) -> None:
     """The arguments for name servers, brokers, account and TLS, which `cluster/command_session.py`
-    reads."""
-    add = parser.add_argument
+    reads; the help has them in a group of their own."""
+    add = _connection_options(parser).add_argument
+    add(
+        "--context",
+        type=text,
+        metavar="NAME",
+        help="a named connection (aerobee context list); the options below win over it (default: "
+        "AEROBEE_CONTEXT, or the context in use if neither -n nor NAMESRV_ADDR is given)",
+    )
+    add_connection(parser)
+    add("--timeout", type=seconds, default=5.0, metavar="SECONDS", help="for one answer (5)")
+
+
+def add_connection(parser: argparse.ArgumentParser, *, is_required: bool = False) -> None:
+    """The arguments that a context keeps; `is_required`: name servers have to be given."""
+    add = _connection_options(parser).add_argument
     add(
         "-n",
         "--name-servers",
         type=text,
+        required=is_required,
         metavar="HOST:PORT;...",
-        help="default: NAMESRV_ADDR of the environment, or 127.0.0.1:9876",
+        help="where to ask which brokers there are"
+        if is_required
+        else "default: NAMESRV_ADDR of the environment, or 127.0.0.1:9876",
     )
-    add("--timeout", type=seconds, default=5.0, metavar="SECONDS", help="for one answer (5)")
     add(
         "--credentials",
         metavar="FILE",
@@ -101,8 +118,14 @@ def add_client(parser: argparse.ArgumentParser) -> None:
 
 def add_admin(parser: argparse.ArgumentParser) -> None:
     """The option for the ports where brokers take administrators' requests."""
-    parser.add_argument(
+    _connection_options(parser).add_argument(
         "--admin", type=text, metavar="HOST:PORT", action="append",
         help="where a broker takes what administrators ask for, if it has a port of its own for "
         "that (admin.port); once for each such broker",
     )  # fmt: skip
+
+
+def _connection_options(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
+    """The group of these options in the help of a command, made when it is first asked for."""
+    found = (group for group in parser._action_groups if group.title == _CONNECTION)
+    return next(found, None) or parser.add_argument_group(_CONNECTION)

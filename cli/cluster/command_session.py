@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aerobee.access.errors import AccountFileError
 from aerobee.access.files.account_places import tools_file
+from aerobee.cli.configuration.context_file import apply_context
 from aerobee.cli.printing.output import (
     CANNOT_CONNECT,
     REFUSED,
@@ -55,7 +56,8 @@ def check_message_id(msg_id: str) -> None:
 
 
 def name_servers(parsed: argparse.Namespace) -> str:
-    """The flag, else NAMESRV_ADDR as with RocketMQ's tools, else the embedded one's address."""
+    """The flag or the context's, else NAMESRV_ADDR as with RocketMQ's tools, else the embedded
+    name server's address."""
     return parsed.name_servers or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAME_SERVER
 
 
@@ -134,6 +136,7 @@ def client_command(
         # Without any handler the client's warnings would go to standard error, where they would
         # repeat the error that the command prints.
         quieten_logs()
+        apply_context(parsed)
         try:
             topic = vars(parsed).get("topic")
             if topic is not None and parsed.command not in _TAKES_ANY_NAME:

@@ -171,6 +171,16 @@ def _of_master(name: str, master: _Asked, status: HaStatus | None) -> _Row:
 
 
 def _copies(status: HaStatus) -> str:
+    """How many slaves a master has, how many copies they are, and how many answers wait for."""
+    there = _copies_there(status)
+    if not status.promised:
+        return there
+    missing = status.promised - status.copies
+    lacks = f": {missing} missing, so sends get SLAVE_NOT_AVAILABLE" if missing > 0 else ""
+    return f"{there}; answers wait for {status.promised}{lacks}"
+
+
+def _copies_there(status: HaStatus) -> str:
     """How many slaves a master has, and how many copies they are together."""
     if not status.slaves:
         return "no slaves"

@@ -15,7 +15,7 @@ from aerobee.cli.printing.output import print_json
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """A document, or a part of one. Its docstring stands in the schema."""
+    """A document, or a part of a document. Its docstring stands in the schema."""
 
 
 def print_document(document: Document | Sequence[Document], *, compact: bool = False) -> None:

@@ -35,7 +35,7 @@ class GroupTopic(Document, frozen=True, kw_only=True):
     #: The expression that its members subscribe with; null while none is online.
     subscription: str | None
     queues: int
-    #: As in GroupSummary.
+    #: The messages that the group has before it there; null where its members alone know.
     lag: int | None
 
 

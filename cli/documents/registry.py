@@ -1,10 +1,13 @@
-"""The document of each command that prints JSON: a type, or the list of one.
+"""The document of each command that prints JSON: a type, or a list of that type.
 
 A command that prints one object a line has the type of a line.
 """
 
 from typing import Any, Final
 
+from aerobee.cli.documents.audit import AuditRecord
+from aerobee.cli.documents.configuration import Conversion
+from aerobee.cli.documents.contexts import ContextEntry
 from aerobee.cli.documents.dead_letters import (
     DeadLetter,
     DeadLetterExport,
@@ -12,6 +15,7 @@ from aerobee.cli.documents.dead_letters import (
     DeadLetterPurge,
     DeadLetterResend,
 )
+from aerobee.cli.documents.doctor import Examination
 from aerobee.cli.documents.groups import GroupDescription, GroupSummary
 from aerobee.cli.documents.messages import (
     MessageResend,
@@ -22,6 +26,11 @@ from aerobee.cli.documents.messages import (
 )
 
 DOCUMENTS: Final[dict[str, Any]] = {
+    "audit": list[AuditRecord],
+    "config convert": Conversion,
+    "context list": list[ContextEntry],
+    "context show": ContextEntry,
+    "doctor": Examination,
     "group list": list[GroupSummary],
     "group describe": GroupDescription,
     "message show": list[MessageShown],

@@ -49,6 +49,11 @@ def show(*lines: str, flush: bool = False) -> None:
         sys.stdout.flush()
 
 
+def show_script(text: str) -> None:
+    """A script of ours as it is: it holds nothing from outside, and its tabs mean something."""
+    sys.stdout.write(text + "\n")
+
+
 def show_marked(mark: str, text: str, colour: str) -> None:
     """A line whose first word has a colour at a terminal that takes colours; `colour` is a number
     of SGR."""

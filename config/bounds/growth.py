@@ -20,6 +20,8 @@ Containers: TypeAlias = Mapping[str, Mapping[str, str]]
 BOUNDED: Final[Containers] = {
     # --- connections
     "limits.connections": {
+        # A connection waits for the save that it has asked for.
+        "broker/tables/config_table.py": "_Batch._waiting",
         "broker/requests/clients/heartbeats.py": "ClientRequests._leaving",
         "broker/tables/clients.py": "ClientTable._groups_of",
         "native/sockets.pyx": "Sockets.ended Sockets.open_sockets Sockets.owed Sockets.ready",
@@ -199,6 +201,7 @@ BOUNDED: Final[Containers] = {
     },
     # --- our own client, whose peers are brokers and name servers
     "client, routes": {
+        "client/administration/audit_events.py": "AuditAnswer.events",
         "client/message_ids.py": "_Search.asked _Search.failed",
         "client/connections/pool.py": "ConnectionPool._callers ConnectionPool._connecting",
         "client/connections/routes.py": "RouteCache._asking RouteCache._brokers "
@@ -223,6 +226,12 @@ BOUNDED: Final[Containers] = {
         "native/guard.pyx": "Guard.signers",
         "access/account_service.py": "_Changed.lines",
         "access/files/account_file.py": "_Reader._names _Said.causes _Said.faults _Said.warnings",
+    },
+    "audited changes under way": {
+        "access/audit/auditing.py": "Auditing._later",
+        "access/audit/recorder.py": "Recorder._begun Recorder._events Recorder._kinds "
+        "Recorder._under_way Recorder._waiting",
+        "nameserver/server.py": "NameServer._audited",
     },
     "order locks": {
         "broker/requests/clients/order_locks.py": "OrderLocks._locks OrderLocks._wheel"
@@ -270,7 +279,7 @@ OTHERS: Final[Containers] = {
         "broker/cluster/registration/master_address.py": "MasterAddress._said "
         "MasterAddress._unasked",
         "broker/cluster/registration/registration.py": "Registrar._links Registrar._tasks "
-        "Registrar.errors Registrar.registered",
+        "Registrar.errors Registrar.registered Registrar._namesakes",
         "broker/background/scheduler.py": "Scheduler._tasks",
         "remoting/listening/server.py": "Listening._sockets Listening._tasks Listening.ports",
         "shards/supervisor_process.py": "_Process._shards",
@@ -286,6 +295,7 @@ OTHERS: Final[Containers] = {
     "one a request code, reason or kind that the code knows": {
         "broker/second_step/second_step.py": "SecondStepCounts.dropped SecondStepCounts.moved "
         "SecondStepCounts.without_topic",
+        "access/audit/recorder.py": "Recorder.counts",
         "access/control.py": "AccessControl.refused",
         "broker/monitoring/http.py": "HttpServer._routes HttpServer.requests",
         "broker/routing/router.py": "Router._handlers",

@@ -82,6 +82,14 @@ FIXED: Final = (
               'aerobee_check_ok{check="accounts"}', bytes_each=52, times=("acl_enabled",)),
     ),
     Fixed(
+        "audited changes under way",
+        1_000,
+        "changes",
+        Limit("changes of administrators with their events; as many refused requests wait besides "
+              "while events cannot be written", "code 2; further refusals have no event",
+              "aerobee_audit_events_total", bytes_each=16 * _KIB),
+    ),
+    Fixed(
         "waiting sends",
         50_000,
         "sends",
@@ -352,10 +360,10 @@ def memory_of(settings: Settings, available: Memory | None) -> Memory | None:
     return available
 
 
-def available_memory(root: str = "/") -> Memory | None:
-    """The smallest of the machine's memory and the limits of this process's control groups; None
-    when the system does not say. Files are looked for below `root`."""
-    found = [*_machine(Path(root)), *_control_groups(Path(root))]
+def available_memory(root: str = "/", process: int | None = None) -> Memory | None:
+    """The smallest of the machine's memory and the limits of the control groups of this process, or
+    of another; None when the system does not say. Files are looked for below `root`."""
+    found = [*_machine(Path(root)), *_control_groups(Path(root), process)]
     return min(found, default=None)
 
 
@@ -365,9 +373,9 @@ def _machine(root: Path) -> Iterator[Memory]:
             yield Memory(int(line.split()[1]) * _KIB, "the machine")
 
 
-def _control_groups(root: Path) -> Iterator[Memory]:
+def _control_groups(root: Path, process: int | None) -> Iterator[Memory]:
     """Each limit from the process's group up to the topmost; version 2, then version 1."""
-    for line in _lines(root / "proc/self/cgroup"):
+    for line in _lines(root / f"proc/{process or 'self'}/cgroup"):
         _, controllers, path = line.split(":", 2)
         names: tuple[str, ...]
         if not controllers:

@@ -12,7 +12,7 @@ start everywhere. RocketMQ keeps its default silently then, and people find out 
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -92,6 +92,7 @@ def load_settings(
     strict: bool = False,
     remote: Mapping[str, str] | None = None,
     name_server: bool = False,
+    leave_out: Collection[str] = (),
 ) -> Loaded:
     """Read all sources and check everything. Raises ConfigError, one for all that is wrong.
 
@@ -108,9 +109,8 @@ def load_settings(
     below = value_sources.from_rocketmq_environment(environment)
     if content is not None:
         # Where a name server's file has its port by both names, ours counts.
-        below += sorted(
-            content.given, key=lambda item: not (name_server and item.key in _OF_NAME_SERVERS)
-        )
+        taken = [item for item in content.given if item.key not in leave_out]
+        below += sorted(taken, key=lambda item: not (name_server and item.key in _OF_NAME_SERVERS))
     above = [
         *value_sources.from_environment(environment),
         *value_sources.from_overrides(overrides),

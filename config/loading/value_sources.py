@@ -20,7 +20,7 @@ ENVIRONMENT_PREFIX: Final = "AEROBEE__"
 
 # Variables of ours that are no settings, and those of container systems.
 _NOT_A_SETTING: Final = re.compile(
-    r"AEROBEE_(CONTEXT|NATIVE|TEST_NATIVE|INTEROP_\w*|\w*SERVICE_(HOST|PORT)(_\w+)?|\w*PORT_[0-9]+_(TCP|UDP)(_\w+)?)"
+    r"AEROBEE_(CONTEXT|CREDENTIALS|NATIVE|TEST_NATIVE|INTEROP_\w*|\w*SERVICE_(HOST|PORT)(_\w+)?|\w*PORT_[0-9]+_(TCP|UDP)(_\w+)?)"
 )
 _SECTION_NAMES: Final = frozenset(section.section for section in SECTIONS)
 # Characters that no line of a configuration has: tab, line ends and form feed are Java's blanks.

@@ -1,8 +1,8 @@
-"""Settings of access control: which accounts files count, and for whom."""
+"""Settings of access control: which accounts files count, for whom, and what is audited."""
 
 from typing import ClassVar
 
-from aerobee.config.settings.setting import Section, setting
+from aerobee.config.settings.setting import Limit, Section, setting
 
 
 class AccessSettings(Section):
@@ -37,4 +37,26 @@ class AccessSettings(Section):
         "registrations with, and as a slave what it asks of its master: a master with aclEnable "
         "answers a slave with an administrator's keys alone. Empty: conf/tools.yml below "
         "ROCKETMQ_HOME, if it is there.",
+    )
+
+
+class AuditSettings(Section):
+    """The record of what administrators change (docs/security.md)."""
+
+    section: ClassVar[str] = "audit"
+
+    audit_target: str = setting(
+        "file",
+        choices=("file", "journal", "off"),
+        why="""Each changing request is an event, refused ones too: in a file beside the store, in
+        systemd's journal, or nowhere. While events cannot be written, changes are refused.""",
+    )
+    audit_bytes: int = setting(
+        16 * 1024 * 1024,
+        within=(64 * 1024, 1 << 40),
+        why="""Bytes of the files of events. There are two, of half of this each; when the newer is
+        full the older goes.""",
+        limit=Limit(
+            "bytes of audit events on the disk", "the older half goes", "aerobee_audit_events_total"
+        ),
     )

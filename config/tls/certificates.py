@@ -320,19 +320,31 @@ _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE---
 _VERSION, _UTC_TIME, _TIME = 0xA0, 0x17, 0x18
 
 
+class Validity(NamedTuple):
+    """The times between which a certificate holds."""
+
+    begin: datetime
+    end: datetime
+
+
 def expiry(pem: str) -> datetime:
     """The end of the first certificate in a text, which the server shows; those after it belong to
     its issuers. Raises ValueError when the text holds no certificate."""
     found = _PEM.search(pem)
     if found is None:
         raise ValueError("no certificate in PEM")
+    return validity(ssl.PEM_cert_to_DER_cert(found[0])).end
+
+
+def validity(der: bytes) -> Validity:
+    """When a certificate in DER holds. Raises ValueError for other bytes."""
     try:
-        return _end_of(ssl.PEM_cert_to_DER_cert(found[0]))
+        return _validity_of(der)
     except IndexError:
         raise ValueError("a certificate that is cut off") from None
 
 
-def _end_of(der: bytes) -> datetime:
+def _validity_of(der: bytes) -> Validity:
     _, at, _ = _element(der, 0)  # the certificate
     _, at, _ = _element(der, at)  # what is signed of it
     tag, _, end = _element(der, at)
@@ -341,7 +353,12 @@ def _end_of(der: bytes) -> datetime:
     for _ in range(3):  # serial number, algorithm, issuer
         _, _, at = _element(der, at)
     _, at, _ = _element(der, at)  # the times between which it holds
-    _, _, at = _element(der, at)
+    begin, at = _time_at(der, at)
+    return Validity(begin, _time_at(der, at)[0])
+
+
+def _time_at(der: bytes, at: int) -> tuple[datetime, int]:
+    """A time, and where it ends."""
     tag, begin, end = _element(der, at)
     if tag not in (_UTC_TIME, _TIME):
         raise ValueError("a certificate without its end")
@@ -349,7 +366,7 @@ def _end_of(der: bytes) -> datetime:
     if tag == _UTC_TIME:
         # Two figures of a year are of 1950 to 2049.
         text = ("19" if int(text[:2]) >= 50 else "20") + text
-    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
+    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC), end
 
 
 def _element(der: bytes, at: int) -> tuple[int, int, int]:

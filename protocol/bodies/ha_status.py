@@ -125,7 +125,8 @@ class HaStatus(msgspec.Struct, frozen=True):
     """A master says where its log ends and has slaves; a slave has a master. `copies` is how many
     copies the slaves that are near enough are together: ours count those of one address once.
     `silent` are the connections at ours that have sent nothing yet, so that nobody knows whether
-    they speak TLS: a slave that compares before it asks is one of them."""
+    they speak TLS: a slave that compares before it asks is one of them. `promised` is the number
+    of slaves that an answer of success waits for at ours, 0 for none."""
 
     end: int = 0
     slaves: tuple[SlaveStatus, ...] = ()
@@ -133,6 +134,7 @@ class HaStatus(msgspec.Struct, frozen=True):
     copies: int = 0
     refused: tuple[RefusedSlave, ...] = ()
     silent: tuple[str, ...] = ()
+    promised: int = 0
 
     @property
     def is_master(self) -> bool:
@@ -151,6 +153,7 @@ class HaStatus(msgspec.Struct, frozen=True):
                 "masterCommitLogMaxOffset": self.end,
                 **({"refusedSlaves": refused} if refused else {}),
                 **({"silentConnections": list(self.silent)} if self.silent else {}),
+                **({"promisedSlaves": self.promised} if self.promised else {}),
             }
         )
 
@@ -170,4 +173,5 @@ class HaStatus(msgspec.Struct, frozen=True):
             _number(members, "inSyncSlaveNums"),
             tuple(RefusedSlave._parse(one) for one in refused),
             tuple(one for one in silent if isinstance(one, str)),
+            _number(members, "promisedSlaves"),
         )

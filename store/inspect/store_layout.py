@@ -24,7 +24,7 @@ _INDEX_NAME = re.compile(r"[0-9]{17}", re.ASCII)
 _SIGNS = ("commitlog", "consumequeue", "index", "checkpoint", "offsets", "lock", "config")
 _FOLDERS = ("commitlog", "consumequeue", "index", "config")
 _KNOWN = frozenset(
-    {*_SIGNS, *SMALL_FILES, "consumequeue_ext", "namesrv", "transaction", "kvConfig.json"}
+    {*_SIGNS, *SMALL_FILES, "consumequeue_ext", "namesrv", "audit", "transaction", "kvConfig.json"}
     | {"batchconsumequeue", "timerwheel", "timerlog", "epochFileCheckpoint", "brokerIdentity"}
 )
 ASIDE_PREFIX = "lost+found-"

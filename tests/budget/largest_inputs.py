@@ -705,6 +705,7 @@ BROKER: dict[int, Inputs] = {
     Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _asked(
         Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": TOPIC, "group": GROUP}
     ),
+    Code.AUDIT_EVENTS: _asked(Code.AUDIT_EVENTS, {}),
     Code.WAITING_MESSAGES: _asked(Code.WAITING_MESSAGES, {"topic": TOPIC}),
     Code.MESSAGE_STATE: _asked(Code.MESSAGE_STATE, {"offset": "0"}),
     Code.LOG_RANGES: _asked(

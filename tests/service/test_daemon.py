@@ -43,7 +43,7 @@ def test_ready_is_said_when_all_ports_answer(serve: Serve) -> None:
     assert checks == dict.fromkeys(
         (
             *("serving", "recovered", "closed to strangers", "store", "registered", "disk"),
-            *("tables", "tables are whole"),
+            *("tables", "tables are whole", "its name is its own", "audit"),
         ),
         True,
     )

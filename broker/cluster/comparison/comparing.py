@@ -102,6 +102,20 @@ async def compare(
         raise MasterUnreachable(f"the log has changed while it was compared: {error}") from error
 
 
+async def is_copy(slave: MasterRequests, store: MessageStore) -> bool:
+    """Whether a slave's log and this store's are equal where both have bytes, so that a queue
+    offset means the same message in both. Raises MasterUnreachable, MasterRefuses, RangeNotRead,
+    RangeGone."""
+    found = await slave.range_sums(0, 0, 1)
+    log = found.log if found is not None else await slave.log_state()
+    ranges = store.make_log_ranges()
+    start, end = max(ranges.first, log.min_offset), min(ranges.end, log.max_offset)
+    if start >= end:
+        return ranges.end == 0 or log.max_offset == 0
+    contents = RecordsOfBoth if found is None else SumsOfBoth
+    return await contents(slave, ranges).first_difference(start, end) is None
+
+
 # --- who it is ------------------------------------------------------------------------------------
 
 

@@ -59,13 +59,13 @@ class LinkOptions(NamedTuple):
 class Registering(Protocol):
     """The registrar, which knows broker and topics: it makes the requests and gets the answers.
 
-    `before_first` is called on the first connection with a name server, ahead of the registration.
+    `before_round` is called ahead of the first registration, and then in each round.
     """
 
     async def full(self) -> Command: ...
     def query_version(self) -> Command: ...
     def unregister(self, returns: bool) -> Command: ...
-    async def before_first(self, caller: Caller) -> None: ...
+    async def before_round(self, link: NameServerLink, caller: Caller) -> None: ...
     def link_answered(self, link: NameServerLink, answer: Command) -> None: ...
     def link_changed(self, link: NameServerLink) -> None: ...
 
@@ -84,7 +84,8 @@ class NameServerLink:
         self._shared = shared
         self._caller: Caller | None = None
         self._wake = asyncio.Event()
-        self._looked_round = False
+        # When it was asked last whether another broker has this broker's name.
+        self._looked_at: float | None = None
         # Whether a registration was answered on the present connection.
         self._answered = False
         self._end: str | None = None
@@ -172,9 +173,11 @@ class NameServerLink:
                 shared=self._shared,
                 tls=self._options.tls,
             )
-        if not self._looked_round:
-            await self._registrar.before_first(caller)
-            self._looked_round = True
+        now = asyncio.get_running_loop().time()
+        # Changes of topics come more often than rounds, and need no look.
+        if self._looked_at is None or now - self._looked_at >= self._options.interval_s / 2:
+            await self._registrar.before_round(self, caller)
+            self._looked_at = now
         if self.registered and not self._options.force and not await self._version_changed(caller):
             return
         request = self._sign(await self._registrar.full())

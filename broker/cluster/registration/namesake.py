@@ -2,9 +2,10 @@
 
 A name server has one address for a name and an id, the last that was registered. So a second broker
 that was started with the first broker's name (both have the default if nobody names them) takes its
-clients away, and they find its empty topics where their messages were. This only causes a warning:
-a broker that comes back at a new address finds its old one registered too, for two minutes if its
-machine was lost, and has to be let in. So do two slaves that were started with one brokerId.
+clients away, and they find its empty topics where their messages were. So do two slaves that were
+started with one brokerId. This only causes a warning: a broker that comes back at a new address
+finds its old one registered too, for two minutes if its machine was lost, and has to be let in. Two
+that were started at one time see each other in a later round: each has registered over the other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keeps the broker registered at every configured name server (protocol/WIRE.md 5.2).
 
-It registers at the start, after a look whether another broker has this broker's name there
-(namesake.py), ten seconds later, then every `register_interval_ms`; and at once when a topic
+It registers at the start, ten seconds later, then every `register_interval_ms`, each time after a
+look whether another broker has this broker's name there (namesake.py); and at once when a topic
 changes: a new or changed topic is sent alone, any other change (a deletion) as the whole table.
 Every name server has its own link, so a server that hangs delays no other. At the stop the broker
 unregisters, or says that it returns in a moment.
@@ -105,8 +105,8 @@ class Registrar:
         # Whether each name server has accepted us; kept up to date in place.
         self.registered: dict[str, bool] = {link.server: False for link in self._links}
         self.errors: dict[str, str | None] = {link.server: link.error for link in self._links}
-        # Warnings for people: other brokers with this broker's name, as far as they are known.
-        self.warnings: tuple[str, ...] = ()
+        # Warnings for people, by name server: another broker with this broker's name.
+        self._namesakes: dict[str, str] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._changed: dict[str, TopicConfig] = {}
         self._flush: asyncio.Handle | None = None
@@ -202,17 +202,27 @@ class Registrar:
         header = UnregisterBrokerHeader(**self._names(), returns=returns)
         return make_request(RequestCode.UNREGISTER_BROKER, header.to_ext())
 
-    async def before_first(self, caller: Caller) -> None:
-        """Warn if another live broker is registered there under this broker's name and id."""
+    async def before_round(self, link: NameServerLink, caller: Caller) -> None:
+        """Warn while another live broker is registered there under this broker's name and id."""
         settings, here = self._settings, self._identity.endpoint
         name, broker_id = settings.broker_name, settings.broker_id
         other = await find_namesake(caller, name, broker_id, here, self._shared)
         if other is None:
+            self._namesakes.pop(link.server, None)
             return
         warning = namesake_warning(name, broker_id, other, here)
-        if warning not in self.warnings:
-            self.warnings += (warning,)
+        if warning not in self._namesakes.values():
             log.warning("%s", warning)
+        self._namesakes[link.server] = warning
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings for people: other brokers with this broker's name, as far as they are known."""
+        return tuple(dict.fromkeys(self._namesakes.values()))
+
+    def namesake_problem(self) -> str | None:
+        """The warnings as the reason of a note in readiness; None without any."""
+        return "; ".join(self.warnings) or None
 
     def link_changed(self, link: NameServerLink) -> None:
         """Take in that a link is registered now, or not any more."""

@@ -9,6 +9,8 @@ slave connects, which is seldom. The log has to come from the master that was co
 from __future__ import annotations
 
 import ssl
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from aerobee.broker.cluster.comparison.comparing import Asked, Refused, compare, itself, no_access
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 
 _CONNECT_S = 3.0
 _ANSWER_S = 5.0
+# Between two questions to the name servers while no master can be followed. Each is a registration
+# with all topics.
+_ASK_AGAIN_S = 3.0
 
 
 class MasterFinder:
@@ -45,16 +50,19 @@ class MasterFinder:
         master: MasterAddress,
         store: MessageStore,
         own: tuple[str, ...],
+        ask_name_servers: Callable[[], None],
         *,
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        """`own` are this broker's addresses as others get them. `tls` encrypts the connection,
-        `credentials` sign the requests."""
+        """`own` are this broker's addresses as others get them. `ask_name_servers` has them say
+        soon where the master is. `tls` encrypts the connection, `credentials` sign the requests."""
         self._settings = settings
         self._master = master
         self._store = store
         self._own = own
+        self._ask_name_servers = ask_name_servers
+        self._asked_at = time.monotonic()
         self._tls = tls
         self._credentials = credentials
         self._shared = caller_set(name="comparison")
@@ -72,6 +80,14 @@ class MasterFinder:
         if is_own_address(remoting, self._own, self._settings.listen_host):
             return itself(remoting)
         return split_address(ha)
+
+    def look_again(self) -> None:
+        """No master can be followed now: ask the name servers where it is, now and then, because a
+        slave that has lost its master is a copy that is missing."""
+        now = time.monotonic()
+        if now - self._asked_at >= _ASK_AGAIN_S:
+            self._asked_at = now
+            self._ask_name_servers()
 
     async def compare(self, connection: LogConnection) -> Asked | Refused:
         """The log offset to ask the master for over `connection`. Raises MasterUnreachable."""

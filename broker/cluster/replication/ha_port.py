@@ -24,6 +24,7 @@ from aerobee.broker.cluster.replication.slave_connection import SlaveConnection
 from aerobee.broker.cluster.replication.wires import PlainWire, SealedWire, Wire
 from aerobee.broker.routing.role import Role
 from aerobee.config.model import Settings
+from aerobee.protocol.replication import BadReplication
 from aerobee.remoting.connection_stats import ServerStats
 from aerobee.remoting.listening.arrivals import Arrivals, ArrivalTimes, Encryption
 from aerobee.remoting.listening.server import Listening
@@ -46,11 +47,14 @@ _REFUSED_S = 60.0
 _SILENT_S = 20.0
 _LOOK_S = 1.0
 _PAUSE_S = 1.0
+# Lines of one kind that a slave's host gets in a minute before they are summed.
+_AT_ONCE = 5
 # Why a connection is not taken, as the kinds of refusals are called beside those of the feed.
 _UNTRUSTED = "untrusted"
 _NO_MASTER = "no_master"
 _CROWDED = "crowded"
-_REFUSALS = (*(kind.value for kind in FollowError), _UNTRUSTED, _CROWDED, _NO_MASTER)
+_NO_SLAVE = "no_slave"
+_REFUSALS = (*(kind.value for kind in FollowError), _UNTRUSTED, _CROWDED, _NO_MASTER, _NO_SLAVE)
 
 
 class Waiting(Protocol):
@@ -111,7 +115,8 @@ class HaPort:
         self.refusals: Counter[str] = Counter()
         self._ends = EndTimes()
         self._sent_before = 0
-        self._sums = SummedLog(loop.time, call_later=loop.call_later)
+        # A slave that restarts some times says so in order.
+        self._sums = SummedLog(loop.time, call_later=loop.call_later, at_once=_AT_ONCE)
 
     # --- the port -----------------------------------------------------------------------------
 
@@ -245,6 +250,13 @@ class HaPort:
             error.log_offset,
             error,
         )
+
+    def confused(self, connection: SlaveConnection, error: BadReplication) -> None:
+        """The peer is no slave: whoever looks for what calls here finds a line and a count."""
+        self.refusals[_NO_SLAVE] += 1
+        host = connection.peer[0]
+        kind = "no slave", host
+        self._sums.add(log, logging.WARNING, kind, "no slave peer=%s why=%s", host, error)
 
     def _remember(self, host: str, text: str) -> None:
         if host in self._refused or len(self._refused) < _MOST_REFUSED:

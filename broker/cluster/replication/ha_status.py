@@ -23,24 +23,28 @@ if TYPE_CHECKING:
     from aerobee.broker.cluster.replication.replication import Replication
 
 
-def ha_status(store: MessageStore, replication: Replication | None, command: Command) -> bytes:
-    """The answer to an administrator: the slaves or the master. Loop thread only."""
+def ha_status(
+    store: MessageStore, replication: Replication | None, promised: int, command: Command
+) -> bytes:
+    """The answer to an administrator: the slaves or the master. `promised` is the number of slaves
+    that an answer of success waits for. Loop thread only."""
     if replication is None:
         status = HaStatus(store.written)
     elif replication.link is not None:
         status = HaStatus(master=_of_master(replication.link, store.written))
     else:
-        status = _of_slaves(replication.port, store.written)
+        status = _of_slaves(replication.port, store.written, promised)
     return encode_success(command, status.encode())
 
 
-def _of_slaves(port: HaPort, end: int) -> HaStatus:
+def _of_slaves(port: HaPort, end: int, promised: int) -> HaStatus:
     return HaStatus(
         end,
         tuple(_of_slave(one) for one in port.figures()),
         copies=port.near,
         refused=tuple(RefusedSlave(host, text) for host, text in port.refused_slaves()),
         silent=tuple(address_text(peer) for peer in port.silent_peers()),
+        promised=promised,
     )
 
 

@@ -67,6 +67,9 @@ class Finder(Protocol):
     def unknown_because(self) -> str:
         """Why `address` is None, for people."""
 
+    def look_again(self) -> None:
+        """No master can be followed now: have name servers asked where it is."""
+
     async def compare(self, connection: LogConnection) -> Asked | Refused:
         """The log offset to ask the master for over `connection`. Raises MasterUnreachable."""
 
@@ -152,6 +155,7 @@ class MasterLink:
         if address is None:
             self.step = Step.FINDING
             self._note(self._finder.unknown_because)
+            self._finder.look_again()
             return _LOOK_S
         if isinstance(address, Refused):
             return self._refused(address)
@@ -183,6 +187,9 @@ class MasterLink:
     def _refused(self, refused: Refused) -> float:
         self.step = Step.REFUSED
         self.refusals[refused.kind.value] += 1
+        if refused.kind is RefusalKind.NOT_MASTER:
+            # The roles may have changed.
+            self._finder.look_again()
         self._note(refused.text, refused.kind.value)
         return _REFUSED_S
 
@@ -193,6 +200,7 @@ class MasterLink:
         else:
             why = connect_failure(error, host, over_tls=self._tls is not None)
         self._note(f"cannot connect to {address_text(address)}: {why}")
+        self._finder.look_again()
         return _FAILED_S
 
     async def _take(self, reader: BlockReader, address: tuple[str, int], start: int) -> float:

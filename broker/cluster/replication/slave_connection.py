@@ -7,6 +7,7 @@ reports meanwhile.
 
 | state   | what sends                                                  | ends when                |
 |---------|-------------------------------------------------------------|--------------------------|
+| new     | nothing: the slave has not asked yet                        | it reports where it is   |
 | level   | nothing: the slave has all                                  | a turn appends           |
 | sending | the loop, in slices                                         | all is sent              |
 | blocked | nothing: the slave does not read                            | its socket has room      |
@@ -40,6 +41,7 @@ _COLD_BYTES = 4 << 20
 class State(enum.Enum):
     """See the module's story."""
 
+    NEW = "new"
     LEVEL = "level"
     SENDING = "sending"
     BLOCKED = "blocked"
@@ -54,6 +56,9 @@ class Port(Protocol):
 
     def refused(self, connection: SlaveConnection, error: CannotFollow) -> None:
         """A slave cannot be served."""
+
+    def confused(self, connection: SlaveConnection, error: BadReplication) -> None:
+        """The peer is no slave."""
 
     def ended(self, connection: SlaveConnection, reason: str) -> None:
         """A connection has ended."""
@@ -86,7 +91,7 @@ class SlaveConnection:
         # Up to there a worker has brought the log into memory.
         self._warm_to = 0
         self._scheduled = False
-        self.state = State.LEVEL
+        self.state = State.NEW
         self.closed = False
         self.heard_at = self.wrote_at = loop.time()
         self.sent_bytes = 0
@@ -115,7 +120,10 @@ class SlaveConnection:
         except CannotFollow as error:
             self._port.refused(self, error)
             self.close(str(error))
-        except (OSError, BadReplication) as error:
+        except BadReplication as error:
+            self._port.confused(self, error)
+            self.close(str(error))
+        except OSError as error:
             self.close(str(error))
         else:
             self._port.reported()

@@ -41,14 +41,17 @@ class Block:
         self.position = piece.position
         self.left = piece.size
 
-    def read(self) -> None:
-        """Put the rest of its bytes behind its head. Raises OSError."""
-        data = os.pread(self.fd, self.left, self.position)
-        if len(data) != self.left:
+    def read(self, most: int) -> None:
+        """Put `most` of its bytes at most behind its head. Raises OSError."""
+        size = min(self.left, most)
+        if not size:
+            return
+        data = os.pread(self.fd, size, self.position)
+        if len(data) != size:
             raise ConnectionError("the file of a segment has become shorter")
         self.head += data
-        self.position += self.left
-        self.left = 0
+        self.position += size
+        self.left -= size
 
 
 class Wire(Protocol):
@@ -88,7 +91,7 @@ class PlainWire:
 
     def push(self, block: Block) -> bool:
         if block.left <= _SMALL_BYTES:
-            block.read()
+            block.read(_SMALL_BYTES)
         try:
             while block.head:
                 # The head waits for the bytes that follow, and leaves in their packet.
@@ -149,14 +152,9 @@ class SealedWire:
                 return False
             if not block.head and not block.left:
                 return True
-            size = min(block.left, _SEALED_BYTES)
-            data = os.pread(block.fd, size, block.position)
-            if len(data) < size:
-                raise ConnectionError("the file of a segment has become shorter")
-            self._unsent = memoryview(block.head + data)
+            block.read(_SEALED_BYTES)
+            self._unsent = memoryview(block.head)
             block.head = b""
-            block.position += size
-            block.left -= size
 
     def send_sign(self, log_offset: int) -> None:
         head = memoryview(encode_head(log_offset, 0))

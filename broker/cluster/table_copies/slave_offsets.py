@@ -6,6 +6,9 @@ answers too), and takes those that are larger than its own; never larger than a 
 may be less than the slave's where this log has lost its last messages. Otherwise consumers that
 come back would get all that again.
 
+The offsets of a slave whose log differs from this log mean other messages, and would have groups
+pass over messages here. So the logs are compared first (`comparison/`).
+
 A start does not wait longer for this than a second and a half. A slave that has not answered by
 then is passed over, and its consumers may get messages again.
 """
@@ -15,9 +18,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from aerobee.broker.cluster.comparison.master_requests import (
+    MasterRefuses,
+    MasterRequests,
+    MasterUnreachable,
+    RemoteMaster,
+)
 from aerobee.broker.cluster.registration.master_address import split_address
 from aerobee.broker.cluster.registration.name_server_link import parse_server
 from aerobee.broker.cluster.registration.namesake import ask_brokers
@@ -29,6 +38,7 @@ from aerobee.protocol.frames.command import make_request
 from aerobee.remoting.calling.caller import Caller, caller_set
 from aerobee.remoting.connections.connection_set import ConnectionSet
 from aerobee.remoting.errors import RemotingError
+from aerobee.store.errors import StoreError
 from aerobee.store.log.collector import collector_paused
 
 if TYPE_CHECKING:
@@ -44,10 +54,12 @@ _STEP: Final = 64
 
 
 class Asking(NamedTuple):
-    """The broker that asks: its name, its own address, and how it connects."""
+    """The broker that asks: its name, its own address, whether a slave has its log
+    (`comparison.is_copy`), and how it connects."""
 
     broker_name: str
     endpoint: str
+    is_copy: Callable[[MasterRequests], Awaitable[bool]]
     tls: ssl.SSLContext | None = None
     credentials: Credentials | None = None
 
@@ -131,6 +143,8 @@ async def _ask_one(
     try:
         caller = await Caller.connect(host, port, _CONNECT_S, shared=shared, tls=asking.tls)
         try:
+            if not await asking.is_copy(RemoteMaster(caller, _ALL_S, asking.credentials)):
+                raise ValueError("its log differs from this broker's: they mean other messages")
             request = make_request(RequestCode.GET_ALL_CONSUMER_OFFSET)
             if asking.credentials is not None:
                 request = asking.credentials.sign(request)
@@ -141,7 +155,10 @@ async def _ask_one(
             raise ValueError(f"it answers code {answer.code}: {(answer.remark or '')[:200]}")
         loop = asyncio.get_running_loop()
         found[slave] = await loop.run_in_executor(None, _read, answer.body)
-    except (RemotingError, BadRequest, ValueError, KeyError, TypeError, OverflowError) as error:
+    except (
+        RemotingError, BadRequest, ValueError, KeyError, TypeError, OverflowError,
+        MasterRefuses, MasterUnreachable, StoreError,
+    ) as error:  # fmt: skip
         log.warning("offsets of a slave not taken slave=%s why=%s", slave, error)
 
 

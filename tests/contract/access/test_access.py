@@ -75,6 +75,7 @@ ADMINISTRATORS = {
     Code.LOG_RANGES,
     Code.REPLICA_TABLES,
     Code.MESSAGE_STATE,
+    Code.AUDIT_EVENTS,
 }
 _LONG = {
     "producerGroup": "PG", "topic": TOPIC, "defaultTopic": "TBW102", "defaultTopicQueueNums": 4,

@@ -24,6 +24,8 @@ CHANGES = {
     *(Code.REGISTER_BROKER, Code.UNREGISTER_BROKER, Code.PUT_KV_CONFIG, Code.DELETE_KV_CONFIG),
     *(Code.WIPE_WRITE_PERM_OF_BROKER, Code.ADD_WRITE_PERM_OF_BROKER),
     *(Code.DELETE_TOPIC_IN_NAMESRV, Code.REGISTER_TOPIC_IN_NAMESRV, Code.UPDATE_NAMESRV_CONFIG),
+    # Changes nothing, and tells who has.
+    Code.AUDIT_EVENTS,
 }
 #: The registration of the broker beside, with an address that is not its own.
 STOLEN = {

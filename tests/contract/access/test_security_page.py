@@ -112,7 +112,7 @@ AS_THERE = {11, 12, 34, 35, 38, 15, 17, 25, 215, 200, 207}
 OPEN = {code for code, needs in BROKER_NEEDS.items() if needs is nothing}
 NOT_THERE = {
     *(Code.RECALL_MESSAGE, Code.STAGE_CHUNK, Code.WAITING_MESSAGES),
-    *(Code.LOG_RANGES, Code.REPLICA_TABLES, Code.MESSAGE_STATE),
+    *(Code.LOG_RANGES, Code.REPLICA_TABLES, Code.MESSAGE_STATE, Code.AUDIT_EVENTS),
 }
 
 

@@ -123,7 +123,9 @@ async def test_metrics_tell_of_slaves_at_the_master_and_of_the_master_at_a_slave
     refusals = series(first, "aerobee_slave_refusals_total")
     assert set(refusals) == {
         (reason,)
-        for reason in ("above", "back", "below", "crowded", "no_master", "unsent", "untrusted")
+        for reason in (
+            *("above", "back", "below", "crowded", "no_master", "no_slave", "unsent", "untrusted"),
+        )
     }
     states = series(second, "aerobee_master_link_state")
     assert [state for (state,), at in states.items() if at] == ["taking"]
@@ -201,8 +203,8 @@ def test_the_command_shows_the_pair(
     assert rows == [
         {
             "broker": "test-broker", "id": 0, "role": "master", "address": first.broker,
-            "end": end, "acknowledged": None, "lag": None, "state": "1 of 1 slaves near enough",
-            "reason": None,
+            "end": end, "acknowledged": None, "lag": None,
+            "state": "1 of 1 slaves near enough; answers wait for 1", "reason": None,
         },
         {
             "broker": "test-broker", "id": 1, "role": "slave", "address": second.broker,
@@ -303,7 +305,8 @@ def test_a_slave_that_stops_in_order_leaves_the_list(capsys: pytest.CaptureFixtu
         until(lambda: value(first, "aerobee_slaves") == 0)
         assert main(["broker", "ha", "-n", first.name_server, "--json"]) == 0
         rows = json.loads(capsys.readouterr().out)["brokers"]
-        assert [(row["role"], row["state"]) for row in rows] == [("master", "no slaves")]
+        text = "no slaves; answers wait for 1: 1 missing, so sends get SLAVE_NOT_AVAILABLE"
+        assert [(row["role"], row["state"]) for row in rows] == [("master", text)]
         assert value(first, "aerobee_slaves_near") == 0
         assert value(first, "aerobee_slaves_promised") == 1
 

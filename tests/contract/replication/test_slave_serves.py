@@ -219,6 +219,7 @@ async def test_a_heartbeat_to_a_slave_makes_no_group_and_no_topic(tmp_path: Path
         assert len(bodies(await wire.pull("Orders", sysFlag=0))) == 5
         refused = await wire.pull("Orders", consumerGroup="Unknown")
         assert refused.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert "this broker is a slave, and its master makes new groups" in (refused.remark or "")
         assert await tables(wire) == before
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from aerobee.broker.cluster.registration import name_server_link
+from aerobee.broker.cluster.replication import finding
 from aerobee.broker.cluster.table_copies import table_sync
 from aerobee.broker.cluster.table_copies.offset_copies import OffsetCopies
 from aerobee.broker.cluster.table_copies.table_sync import TableSync, Times
@@ -278,6 +280,45 @@ async def test_a_master_takes_the_larger_offsets_of_its_slaves_before_it_registe
                 assert offset_at(master) == 7
                 assert offset_at(master, "ahead") == 6
         assert "offsets of slaves taken count=1" in caplog.text
+
+
+async def test_a_master_takes_no_offsets_of_a_slave_whose_log_differs(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster.slave() as slave, cluster.master() as master, wire_to(master) as wire:
+        await filled(wire, 3)
+        await commit(wire, 3)
+        await until(lambda: offset_at(slave) == 3)
+    # Each has been a master without the other, and got messages of its own.
+    async with cluster.master() as master, wire_to(master) as wire:
+        await filled(wire)
+        ends_here = ends(master)
+    async with cluster.master("b") as other, wire_to(other) as wire:
+        await filled(wire)
+        await commit(wire, 5)
+    async with cluster.slave() as slave:
+        assert offset_at(slave) == 5
+        with caplog.at_level("INFO"):
+            async with cluster.master() as master:
+                assert ends(master) == ends_here
+                assert offset_at(master) == 3
+    assert "its log differs from this broker's" in caplog.text
+
+
+async def test_a_slave_finds_a_master_that_comes_after_it_long_before_it_registers_anew(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finding, "_ASK_AGAIN_S", 0.05)
+    monkeypatch.setattr(name_server_link, "_SECOND_S", 3600)
+    rarely = {"register_interval_ms": 3_600_000}
+    async with cluster.slave(**rarely) as slave:
+        async with cluster.master() as master, wire_to(master) as wire:
+            await filled(wire, 3)
+            await until(lambda: slave.store.max_offset("Orders", 0) == 3)
+        # Another machine takes its place, at another address.
+        async with cluster.master() as master, wire_to(master) as wire:
+            await filled(wire, 3)
+            await until(lambda: slave.store.max_offset("Orders", 0) == 6)
 
 
 async def test_a_silent_slave_delays_no_start(cluster: Cluster) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import time
 from pathlib import Path
 
@@ -13,12 +12,10 @@ from aerobee import testing
 from aerobee.client.blocking_roles import Admin, Producer
 from aerobee.client.message import Message
 from aerobee.client.producing.sender import SendStatus
-from tests.interop.kit import CACHE, JAVA_SLAVE, require
-from tests.interop.peers import JAVA_FLAGS
+from tests.interop.administration.tools5 import TOOLS, mqadmin
+from tests.interop.kit import require
 from tests.ports import free_port
 
-#: Peers that bring the tools of a release, by the folder of their jars.
-TOOLS = {f"broker-{JAVA_SLAVE}": "java-slave", "client-5.5.0": "java-5.5.0"}
 WAIT_S = 30.0
 
 
@@ -76,20 +73,6 @@ def _tells(admin: Admin, address: str) -> bool:
     status = admin.ha_state(address).status
     assert status is not None
     return bool(status.refused or (status.master is not None and status.master.problem))
-
-
-def mqadmin(jars: str, folder: Path, *words: str) -> str:
-    """The output of one command, by the program of RocketMQ's tools."""
-    done = subprocess.run(
-        [
-            "java", *JAVA_FLAGS, f"-Duser.home={folder}", f"-Drocketmq.home.dir={folder}",
-            "-cp", f"{CACHE}/java/{jars}/*",
-            "org.apache.rocketmq.tools.command.MQAdminStartup", *words,
-        ],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def _send_until_on_both(producer: Producer) -> None:

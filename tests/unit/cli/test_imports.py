@@ -24,7 +24,8 @@ OTHERS = {
     *("rich", "lark", "structlog", "prometheus_client", "yaml", "cryptography", "click"),
     *("aerobee.pipeline.jobs.common.job_result", "aerobee.pipeline.launch", "aerobee.cli.store"),
     *("aerobee.cli.bench", "http", "email", "multiprocessing", "unittest", "difflib", "tomllib"),
-    *("importlib.metadata", "tempfile"),
+    *("importlib.metadata", "tempfile", "tarfile"),
+    *("shtab", "argparse_manpage", "aerobee.cli.doctor"),
 }
 #: Modules that an event loop and a client bring.
 LOOP = {"asyncio", "ssl", "socket", "logging", "msgspec", "dataclasses", "inspect", "json"}

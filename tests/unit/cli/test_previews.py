@@ -1,4 +1,4 @@
-"""What a preview ends with, and when the command that it names is refused."""
+"""Previews of changes: how they end, and when the command that they name is refused."""
 
 from __future__ import annotations
 

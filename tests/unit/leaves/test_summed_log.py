@@ -52,6 +52,18 @@ def test_the_first_event_has_its_line_and_the_others_one_that_names_the_last(
     assert caplog.messages[2:] == ["it happened group=a id=1759 unlogged=1759"]
 
 
+def test_a_few_events_may_have_lines_of_their_own_in_their_order(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, LOGGER.name)
+    sums = SummedLog(clock, at_once=3)
+    happen(sums, "a", *range(7))
+    assert [text[-1] for text in caplog.messages] == ["0", "1", "2"]
+    clock.now += 60
+    sums.report()
+    assert caplog.messages[3:] == ["it happened group=a id=6 unlogged=4"]
+
+
 def test_after_a_minute_without_one_an_event_is_a_first_again(
     sums: SummedLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

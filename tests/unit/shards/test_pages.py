@@ -42,6 +42,13 @@ async def test_one_that_takes_connections_and_says_nothing_is_stuck() -> None:
         assert (about["state"], about["status"]) == ("stuck", "no answer in 0.2 s")
 
 
+async def test_one_that_has_just_begun_says_so() -> None:
+    made = pages(1)
+    made._supervisor.shards[0].state = State.STARTING
+    (about,) = json.loads((await made.ready(REQUEST)).body)["shards"]
+    assert about["reason"] == "it is starting"
+
+
 @pytest.mark.parametrize("body", [b"no JSON", b"[]", b'{"checks": [1]}', b"{}"])
 async def test_a_page_of_another_kind_has_no_notes(body: bytes) -> None:
     assert "notes" not in await ready_shard(body)

@@ -195,7 +195,7 @@ def test_one_letter_is_sent_by_its_id_and_not_again_with_the_rest(
 def test_letters_that_our_producer_would_not_send_are_sent_again(
     running: RunningBroker, run: Run
 ) -> None:
-    """Without an id or a body, with a number that is none, packed in a way that is not known."""
+    """Without an id or a body, with a number of 5,000 digits, packed in a way that is not known."""
     dead_letters(running, "Odd", "OddTopic", b"a")
 
     async def send_odd() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import aerobee.testing
 from aerobee.access import accounts
+from aerobee.access.audit.recorder import MOST_UNDER_WAY
 from aerobee.broker.appending.answers import MAX_DECISIONS, MAX_QUESTIONS, MAX_SENDS
 from aerobee.broker.broker_stats import BrokerStats, Tally
 from aerobee.broker.delay import backlog
@@ -84,6 +85,7 @@ def test_constants_are_those_of_their_modules() -> None:
     assert values["client groups"] == table._limit
     assert values["waiting sends"] == MAX_SENDS
     assert values["order locks"] == MAX_LOCKS
+    assert values["audited changes under way"] == MOST_UNDER_WAY
     assert values["lists of members"] == KEPT_BYTES
     assert values["waiting questions for batches"] == MAX_QUESTIONS
     assert values["stages given up"] == DROPPED_KEPT

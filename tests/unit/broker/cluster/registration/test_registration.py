@@ -530,6 +530,12 @@ async def registered_elsewhere(
 ) -> str:
     """A name server that knows a broker of this name and id at `address`."""
     server = await world.name_server()
+    register_at(server, address, name, broker_id)
+    return f"127.0.0.1:{server.port}"
+
+
+def register_at(server: NameServer, address: str, name: str = "b-a", broker_id: int = 0) -> None:
+    """Have a name server know a broker of this name and id at `address`."""
     body = read_registration(b"{}", compressed=False, max_inflated_bytes=1)
     server.routes.register(
         Registration(
@@ -537,7 +543,6 @@ async def registered_elsewhere(
             *(body.data_version, body.topics, (), "its connection"),
         )
     )
-    return f"127.0.0.1:{server.port}"
 
 
 async def test_a_live_broker_of_the_same_name_is_warned_of_once(world, caplog):
@@ -551,6 +556,25 @@ async def test_a_live_broker_of_the_same_name_is_warned_of_once(world, caplog):
     assert [r.getMessage() for r in caplog.records].count(warning) == 1
     # It is let in all the same: it may be this very broker, at a new address.
     assert all(registrar.registered.values())
+
+
+async def test_two_that_start_at_one_time_see_each_other_in_a_later_round(world, caplog):
+    server = await world.name_server()
+    registrar = await world.registrar(f"127.0.0.1:{server.port}", register_interval_ms=100)
+    assert registrar.namesake_problem() is None
+    other = await listening(world)
+
+    def registers() -> str | None:
+        register_at(server, other)
+        return registrar.namesake_problem()
+
+    await until(registers)
+    assert f"another broker, at {other}, is registered as b-a" in registrar.namesake_problem()
+    # Once it stops the note goes, and comes again with it.
+    await until(lambda: registrar.namesake_problem() is None)
+    await until(registers)
+    said = [one.getMessage() for one in caplog.records if "another broker, at" in one.getMessage()]
+    assert len(said) == 2
 
 
 async def test_a_live_slave_of_the_same_id_is_warned_of(world):

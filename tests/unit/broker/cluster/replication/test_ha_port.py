@@ -52,7 +52,7 @@ async def test_nothing_is_sent_before_the_first_whole_report(tmp_path: Path) -> 
     "rubbish", [b"\xff" * 8, b"GET / HTTP/1.1\r\n\r\n", (1 << 62).to_bytes(8, "big")]
 )
 async def test_rubbish_and_impossible_reports_close_the_connection(
-    tmp_path: Path, rubbish: bytes
+    tmp_path: Path, rubbish: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with master_at(tmp_path) as master:
         master.put(2)
@@ -61,6 +61,10 @@ async def test_rubbish_and_impossible_reports_close_the_connection(
         await slave.ended()
         assert master.store.marks.replicated == 0
         assert not master.port.slaves
+        # Nobody can do anything about it here, so readiness says nothing.
+        assert master.port.all_refusals()["no_slave"] == 1
+        assert master.port.problem() is None
+        assert "no slave peer=127.0.0.1 why=a report of" in caplog.text
         slave.close()
 
 

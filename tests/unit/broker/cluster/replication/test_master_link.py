@@ -32,7 +32,7 @@ class Slave:
         self.answer: Refused | None = None
         self.compared: asyncio.Event | None = None
         self.port = port
-        self.dispatches = 0
+        self.dispatches = self.looks = 0
         loop = asyncio.get_running_loop()
         self.appender = self.store.make_appender()
         self.link = MasterLink(self.settings, loop, self.appender, self, finder=self)
@@ -41,6 +41,9 @@ class Slave:
         return "127.0.0.1", self.port
 
     unknown_because = "the master is not known yet"
+
+    def look_again(self) -> None:
+        self.looks += 1
 
     async def compare(self, connection: LogConnection) -> Asked | Refused:
         if self.compared is not None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from aerobee.broker.cluster.comparison.master_requests import MasterRequests
 from aerobee.broker.cluster.table_copies import slave_offsets
 from aerobee.broker.cluster.table_copies.offset_copies import OffsetCopies
 from aerobee.broker.cluster.table_copies.slave_offsets import Asking, take_from_slaves, take_larger
@@ -118,6 +119,10 @@ async def test_a_master_takes_larger_offsets_up_to_the_queues_ends(bench: Bench)
     assert bench.of("new") == {0: 1}
 
 
+async def has_the_log(_slave: MasterRequests) -> bool:
+    return True
+
+
 @pytest.fixture
 async def slave() -> AsyncIterator[ScriptedMaster]:
     scripted = ScriptedMaster()
@@ -151,7 +156,7 @@ async def test_a_slave_that_does_not_answer_is_passed_over(
         return slaves
 
     monkeypatch.setattr(slave_offsets, "_slaves_at", knows)
-    asking = Asking("b", "192.0.2.1:10911")
+    asking = Asking("b", "192.0.2.1:10911", has_the_log)
     taken = await take_from_slaves(
         asking, ["names"], bench.offsets, lambda _t, _q: END, within_s=0.3
     )
