@@ -60,6 +60,7 @@ ASKED_OF_BROKERS: Final = frozenset(
         RequestCode.GET_PRODUCER_CONNECTION_LIST,
         RequestCode.GET_ALL_PRODUCER_INFO,
         RequestCode.WAITING_MESSAGES,
+        RequestCode.MESSAGE_STATE,
         RequestCode.AUDIT_EVENTS,
         RequestCode.DRAIN_STATUS,
     }

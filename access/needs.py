@@ -278,6 +278,8 @@ BROKER_NEEDS: Final[Mapping[int, Needs]] = {
             # Sends producers elsewhere.
             RequestCode.DRAIN,
             RequestCode.DRAIN_STATUS,
+            # Tells of all groups of a topic.
+            RequestCode.MESSAGE_STATE,
             # Tells who has changed what.
             RequestCode.AUDIT_EVENTS,
         ),

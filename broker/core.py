@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from aerobee.broker.cluster.role_change import RoleChange
     from aerobee.broker.cluster.table_copies.copied_table import CopiedTable
     from aerobee.broker.cluster.table_copies.master_calls import MasterCalls
+    from aerobee.broker.requests.administration.message_state import MessageStates
     from aerobee.protocol.frames.command import Command
     from aerobee.remoting.connections.connection import Connection
 
@@ -399,6 +400,16 @@ class BrokerCore:
         promised = promised_slaves(self.settings, self.role)
         return ha_status(self.store, self.replication, promised, command)
 
+    def _message_state(self, _connection: Connection, command: Command) -> Steps:
+        return self._message_states.state(command)
+
+    @cached_property
+    def _message_states(self) -> MessageStates:
+        # Administrators ask for it seldom.
+        from aerobee.broker.requests.administration.message_state import MessageStates
+
+        return MessageStates(self.tables, self.store, self.delays)
+
     def follow(self, finder: Finder, tls: ssl.SSLContext | None, calls: MasterCalls) -> None:
         """Begin to follow the master that `finder` finds, and to copy its tables by `calls`."""
         # The import brings modules that no master needs.
@@ -654,6 +665,7 @@ class BrokerCore:
             **StatsRequests(name, endpoint, tables, stats, store).handlers(),
             **RuntimeRequests(settings, self.topics, store, stats, self.delays).handlers(),
             RequestCode.GET_BROKER_HA_STATUS: self._ha_status,
+            RequestCode.MESSAGE_STATE: self._message_state,
             RequestCode.AUDIT_EVENTS: self._audit_events,
             **SettingsRequests(settings, self._live_settings).handlers(),
             **AccessRequests(settings, endpoint, self.access, wall_clock_ms).handlers(),

@@ -162,6 +162,16 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "message pull": ("cluster.messages", "pull"),
     "message tail": ("cluster.messages", "tail"),
     "message query": ("cluster.messages", "query"),
+    "message show": ("cluster.delivery.message_state", "show_message"),
+    "message trace": ("cluster.delivery.message_trace", "trace"),
+    "message resend": ("cluster.delivery.message_changes", "resend"),
+    "message skip": ("cluster.delivery.message_changes", "skip"),
+    "topic purge": ("cluster.delivery.topic_purge", "purge"),
+    "dlq list": ("cluster.delivery.dead_letters", "list_groups"),
+    "dlq peek": ("cluster.delivery.dead_letters", "peek"),
+    "dlq export": ("cluster.delivery.dead_letters", "export"),
+    "dlq resend": ("cluster.delivery.dead_letter_changes", "resend"),
+    "dlq purge": ("cluster.delivery.dead_letter_changes", "purge"),
     **{
         f"bench {name}": ("bench.command", "bench")
         for name in ("send", "batch", "pull", "e2e", "workload")

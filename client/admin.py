@@ -472,6 +472,22 @@ class Admin(OffsetsRole):
         with reading(address):
             return parse_offset_table(answer.body)
 
+    async def reset_queue(self, group: str, queue: MessageQueue, offset: int) -> bool:
+        """Have a broker tell the members of a group to go on at an offset of one queue; False when
+        no member is online there, and the offset can be committed. Ours alone do so: RocketMQ's 4.9
+        would reset all queues of the topic to their ends."""
+        address = await self.administered_at(queue.broker_name)
+        header = ResetOffsetHeader(
+            queue.topic, group, END_OF_QUEUE, True, offset=offset, queue_id=queue.queue_id
+        )
+        answer = await self._session.call(
+            address,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+            header.to_ext(),
+            accept=_ONLINE_OR_NOT,
+        )
+        return answer.code == ResponseCode.SUCCESS
+
     async def clone_offsets(
         self, broker: str, source: str, group: str, topic: str | None = None
     ) -> str:

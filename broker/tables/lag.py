@@ -204,6 +204,11 @@ class ConsumerLag:
         committed = self._offsets.query(group, topic, queue_id)
         return self._begin(group, topic, queue_id, committed)
 
+    def given_out(self, group: str, topic: str, queue_id: int, begin: int) -> int:
+        """The offset after the last message of a queue that a group was given in this run of the
+        broker, `begin` without one."""
+        return max(self._stats.pulled(group, topic).get(queue_id, begin), begin)
+
     def _begin(self, group: str, topic: str, queue_id: int, committed: int) -> int:
         if committed == NO_OFFSET:
             return self.start(group, topic, queue_id)

@@ -4,11 +4,20 @@ import argparse
 from typing import Final
 
 from aerobee.cli.arguments.argument_types import delay, delay_level, text
-from aerobee.cli.arguments.shared_arguments import Commands, asking, commands_of
+from aerobee.cli.arguments.shared_arguments import (
+    Commands,
+    add_expect,
+    add_yes,
+    asking,
+    commands_of,
+)
 from aerobee.pipeline.argument_values import count, number
 
 # The default of config/settings/delivery.py; a test compares them.
 _DELAYS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+# That of protocol/names.py; a test compares them.
+_TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+_IDS: Final = "the client's id (unique), or the broker's (offset)"
 
 
 def add_message(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +39,59 @@ def add_message(parser: argparse.ArgumentParser) -> None:
         add("--begin", type=text, metavar="TIME", help="stored at or after: ISO time or ms")
         add("--end", type=text, metavar="TIME", help="stored at or before")
         add("--full", action="store_true", help="whole bodies and all properties")
+    _add_inspecting(group)
+    _add_changing(group)
+
+
+def _add_inspecting(group: Commands) -> None:
+    """One message: how far each group is with it, and its trace."""
+    about = "where a message is: for each group consumed, not yet, waiting for a try, dead"
+    with asking(group, "message show", about, admin=True) as show:
+        show.add_argument("id", type=text, metavar="ID", help=_IDS)
+        told = "the topic of the message (default: all topics are looked at)"
+        show.add_argument("--topic", type=text, metavar="NAME", help=told)
+    about = "the time line of a message: sent, consumed, by whom"
+    description = f"{about}; told by clients that have trace switched on"
+    with asking(group, "message trace", about, description) as trace:
+        trace.add_argument(
+            "id", type=text, metavar="ID", help="the client's id, or one of its keys"
+        )
+        trace.add_argument(
+            "--trace-topic", type=text, default=_TRACE_TOPIC, metavar="NAME",
+            help=f"the topic that clients send their trace to ({_TRACE_TOPIC})",
+        )  # fmt: skip
+
+
+def _add_changing(group: Commands) -> None:
+    """One message again, or past one message."""
+    about = "say who would get a message again; --yes: send it again"
+    description = (
+        "Send a message again: to its topic, where all groups get it, or to one group alone. "
+        "Without --yes nothing is sent."
+    )
+    with asking(group, "message resend", about, description) as resend:
+        add = resend.add_argument
+        add("target", type=text, metavar="TOPIC|GROUP", help="who gets it: all groups, or one")
+        add(
+            "id", type=text, metavar="ID", help="the client's id (unique), or the broker's (offset)"
+        )
+        about = "what the name is, where a topic and a group have it"
+        add("--as", dest="kind", choices=("topic", "group"), help=about)
+        add_yes(resend)
+        add_expect(resend)
+    about = "say which message a group is stuck at; --yes: make it a dead letter and go on"
+    description = (
+        "Take the message at the head of a group's queue out of its way: it becomes a dead letter "
+        "of the group, and the group goes on behind it. Without --yes nothing is changed."
+    )
+    with asking(group, "message skip", about, description, admin=True) as skip:
+        add = skip.add_argument
+        add("group", type=text)
+        add("topic", type=text)
+        add("--queue", type=number, required=True, metavar="N", help="number of the queue")
+        add("--broker", type=text, metavar="NAME", help="where several brokers have the topic")
+        add_yes(skip)
+        add_expect(skip)
 
 
 def _add_send(group: Commands) -> None:

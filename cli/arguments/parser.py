@@ -160,6 +160,11 @@ FILLED: Final[Mapping[str, tuple[str, str, str]]] = {
         "add_offset",
     ),
     "message": ("send, read, follow and find messages", "cli.arguments.messages", "add_message"),
+    "dlq": (
+        "dead letters: list, look at, export, send again, purge",
+        "cli.arguments.dead_letters",
+        "add_dlq",
+    ),
     "broker": ("ask something of running brokers", "cli.arguments.brokers", "add_broker"),
     "audit": (
         "who has changed what, on brokers and name servers",

@@ -3,7 +3,13 @@
 import argparse
 
 from aerobee.cli.arguments.argument_types import text
-from aerobee.cli.arguments.shared_arguments import Commands, add_yes, asking, commands_of
+from aerobee.cli.arguments.shared_arguments import (
+    Commands,
+    add_expect,
+    add_yes,
+    asking,
+    commands_of,
+)
 from aerobee.pipeline.argument_values import count
 
 
@@ -24,6 +30,15 @@ def add_topic(parser: argparse.ArgumentParser) -> None:
     with asking(group, "topic delete", about, description, admin=True) as delete:
         delete.add_argument("topic", type=text)
         add_yes(delete)
+    about = "say which groups have not consumed a topic; --yes: move them to its end"
+    description = (
+        "Move all groups of a topic to its end: they do not get the messages any more that it has "
+        "now. The messages stay until retention takes them. Without --yes nothing is changed."
+    )
+    with asking(group, "topic purge", about, description, admin=True) as purge:
+        purge.add_argument("topic", type=text)
+        add_yes(purge)
+        add_expect(purge)
 
 
 def _add_create(group: Commands) -> None:

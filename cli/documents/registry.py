@@ -8,9 +8,23 @@ from typing import Any, Final
 from aerobee.cli.documents.audit import AuditRecord
 from aerobee.cli.documents.configuration import Conversion
 from aerobee.cli.documents.contexts import ContextEntry
+from aerobee.cli.documents.dead_letters import (
+    DeadLetter,
+    DeadLetterExport,
+    DeadLetterGroup,
+    DeadLetterPurge,
+    DeadLetterResend,
+)
 from aerobee.cli.documents.doctor import Examination
 from aerobee.cli.documents.draining import BrokerDrain
 from aerobee.cli.documents.groups import GroupDescription, GroupSummary
+from aerobee.cli.documents.messages import (
+    MessageResend,
+    MessageShown,
+    MessageSkip,
+    TopicPurge,
+    TraceEvent,
+)
 
 DOCUMENTS: Final[dict[str, Any]] = {
     "audit": list[AuditRecord],
@@ -21,6 +35,16 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "group list": list[GroupSummary],
     "group describe": GroupDescription,
     "broker drain": BrokerDrain,
+    "message show": list[MessageShown],
+    "message trace": list[TraceEvent],
+    "message resend": MessageResend,
+    "message skip": MessageSkip,
+    "topic purge": TopicPurge,
+    "dlq list": list[DeadLetterGroup],
+    "dlq peek": DeadLetter,
+    "dlq export": DeadLetterExport,
+    "dlq resend": DeadLetterResend,
+    "dlq purge": DeadLetterPurge,
 }
 #: Commands whose documents have no type yet.
 UNTYPED: Final = frozenset(

@@ -382,6 +382,8 @@ OTHERS: Final[Containers] = {
         "client/public.py": "__all__",
         "client/loop_thread.py": "LoopThread._inherited",
         "client/consuming/offset_store.py": "_held",
+        "client/administration/asked_brokers.py": "AskedBrokers.slaves "
+        "AskedBrokers._addresses AskedBrokers.unanswered",
         "client/admin.py": "Admin._admin_ports Admin._checked Admin.slaves_read",
         "client/connections/background.py": "FirstAlone._done FirstAlone._first "
         "TaskOwner._tasks TaskOwner.failures",

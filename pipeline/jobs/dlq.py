@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from aerobee.client.administration.dead_letter_reasons import DEFAULT_TRIES, GIVEN_UP, USED_UP
 from aerobee.pipeline.jobs.common.inputs import StoreInput
 from aerobee.pipeline.jobs.common.job_result import JobResult, cell_text
 from aerobee.pipeline.jobs.common.spark_session import step
@@ -17,13 +18,10 @@ from aerobee.protocol.names import DLQ_PREFIX
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: A group's retryMaxTimes unless it has another.
-DEFAULT_TRIES: Final = 16
 COLUMNS: Final = (
     "topic", "queueId", "queueOffset", "body", "properties", "keys", "tags", "msgId",
     "offsetMsgId", "bornTimestamp", "storeTimestamp", "reconsumeTimes", "commitLogOffset", "error",
 )  # fmt: skip
-_USED_UP, _GIVEN_UP = "tries used up", "given up by the consumer"
 _SAMPLE_CHARS = 120
 
 
@@ -42,7 +40,7 @@ def dead_letters(rows: DataFrame) -> DataFrame:
         .withColumn("originTopic", f.col("properties")["RETRY_TOPIC"])
         .withColumn("originMsgId", f.col("properties")["ORIGIN_MESSAGE_ID"])
         .withColumn("tries", f.greatest(tries, f.lit(0)))
-        .withColumn("reason", f.when(tries >= most, _USED_UP).otherwise(_GIVEN_UP))
+        .withColumn("reason", f.when(tries >= most, USED_UP).otherwise(GIVEN_UP))
     )
 
 

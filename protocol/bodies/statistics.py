@@ -256,6 +256,16 @@ def parse_group_names(body: bytes) -> list[str]:
     return list(object_member(members, "subscriptionGroupTable"))
 
 
+def parse_retry_limits(body: bytes) -> dict[str, int]:
+    """How often the broker delivers a group's messages again (retryMaxTimes), of the groups of that
+    answer; BadRequest (code 1) when the body has another form."""
+    table = object_member(parse_body(body, "group table", _MAX_VALUES), "subscriptionGroupTable")
+    return {
+        name: int_member(as_object(group, "group"), "retryMaxTimes", 16)
+        for name, group in table.items()
+    }
+
+
 def encode_group_list(groups: Iterable[str]) -> Generator[None, None, bytes]:
     """The answer to QUERY_TOPIC_CONSUME_BY_WHO, made in steps."""
     return dumps_in_steps({"groupList": list(groups)})

@@ -200,14 +200,15 @@ class ConsumerStatusHeader(Header):
 
 
 class ResetOffsetHeader(Header):
-    """INVOKE_BROKER_TO_RESET_OFFSET; `timestamp` in ms, -1 for the ends of the queues. `offset` is
-    of 5.x: what it asks for is no reset by time."""
+    """INVOKE_BROKER_TO_RESET_OFFSET; `timestamp` in ms, -1 for the ends of the queues. `offset` and
+    `queue_id` are of 5.x: a reset of one queue to one offset; -1 stands for no value."""
 
     topic: str
     group: str
     timestamp: Int64
     is_force: bool = False
     offset: Int64 | None = None
+    queue_id: Int32 | None = None
 
 
 class ResetPushHeader(Header):

@@ -196,6 +196,14 @@ class Search:
                 found: QueryResult = end.value
                 return found
 
+    def places_steps(self, topic: str, key: str, most: int) -> Generator[None, None, list[int]]:
+        """The log offsets that the topic's key is indexed under, at most that many, the newest
+        first; those of other keys of the same hash among them."""
+        if self._index is None:
+            return []
+        hits = yield from self._index.find(topic, key, most, 0, sys.maxsize)
+        return sorted(hits.log_offsets, reverse=True)
+
     def query_steps(
         self, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int, max_bytes: int
     ) -> Generator[None, None, QueryResult]:

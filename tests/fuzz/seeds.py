@@ -250,6 +250,7 @@ BROKER_SEEDS: tuple[Seed, ...] = (
     Seed(Code.WAITING_MESSAGES, {"topic": TOPIC}),
     Seed(Code.DRAIN, {"action": "begin", "everything": "false"}),
     Seed(Code.DRAIN_STATUS, {}),
+    Seed(Code.MESSAGE_STATE, {"offset": "0"}),
     Seed(Code.AUDIT_EVENTS, {"sinceTimestamp": "1", "file": "1", "position": "0"}),
     Seed(Code.LOG_RANGES, {"start": "0", "end": "4096", "parts": "8"}),
     Seed(Code.REPLICA_TABLES, {"topics": "", "offsets": "1", "timer": "", "stages": ""}),

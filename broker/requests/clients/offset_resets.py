@@ -7,6 +7,9 @@ heard of it yet would commit over it. So it takes a member: without one the answ
 CONSUMER_NOT_ONLINE, on which administrators' tools, RocketMQ's and ours, commit the new offsets in
 the group's place.
 
+A caller may name one queue and the offset where it is to go on, as RocketMQ 5 has it; then the
+other queues stay as they are.
+
 A group that has no offset in a queue, such as a group whose listener hangs on its first message,
 gets an offset first: the offset at which it would start (`tables/lag.py`), so that nothing is
 passed over if the members do not hear of the reset. RocketMQ refuses to reset such a group. Nothing
@@ -71,10 +74,10 @@ class ResetRequests:
     def reset(self, _connection: Connection, command: Command) -> Steps:
         """Tell the members of a group where to go on; the answer has the offsets."""
         header = ResetOffsetHeader.from_ext(command.ext)
-        if header.offset is not None and header.offset >= 0:
+        if header.offset is not None and header.offset >= 0 and _queue_of(header) < 0:
             raise BadRequest.system_error(
-                "offsets are reset by time here (timestamp, -1 for the end), not to one offset of "
-                "one queue: commit that instead, while the group is not online"
+                "offsets are reset by time here (timestamp, -1 for the end), or to one offset of "
+                "one queue, which queueId has to name"
             )
         offsets = yield from self._targets(header)
         members = yield from self._members(header)
@@ -104,7 +107,17 @@ class ResetRequests:
             raise BadRequest.system_error(f"there is no topic {header.topic} in this broker")
         self._check_group(header)
         targets: dict[MessageQueue, int] = {}
-        for queue_id in range(max(topic.read_queues, topic.write_queues)):
+        queues = max(topic.read_queues, topic.write_queues)
+        if header.offset is not None and header.offset >= 0:
+            queue_id = _queue_of(header)
+            if queue_id >= queues:
+                raise BadRequest.system_error(
+                    f"the topic {topic.name} has queues 0 to {queues - 1}, not {queue_id}"
+                )
+            end = max(self._store.max_offset(topic.name, queue_id), 0)
+            queue = MessageQueue(topic.name, self._broker_name, queue_id)
+            return {queue: min(header.offset, end)}
+        for queue_id in range(queues):
             if queue_id % _STEP_QUEUES == _STEP_QUEUES - 1:
                 yield None
             target = self._offset_at(topic.name, queue_id, header.timestamp)
@@ -200,6 +213,11 @@ class ResetRequests:
             if number % _STEP_MEMBERS == 0:
                 yield None
         return missed
+
+
+def _queue_of(header: ResetOffsetHeader) -> int:
+    """The one queue that is reset, -1 without one."""
+    return -1 if header.queue_id is None else header.queue_id
 
 
 def _frame(

@@ -76,6 +76,7 @@ ADMINISTRATORS = {
     Code.REPLICA_TABLES,
     Code.DRAIN,
     Code.DRAIN_STATUS,
+    Code.MESSAGE_STATE,
     Code.AUDIT_EVENTS,
 }
 _LONG = {

@@ -59,6 +59,17 @@ async def test_dead_letters_are_counted_under_the_topic_they_came_from(
     assert "group=DeadGroup topic=Orders " in line
 
 
+async def test_dead_letters_of_a_group_have_one_line_of_log(
+    wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(20):
+        sent = await wire.send("Many", b"%d" % number)
+        _, _, log_offset = parse_offset_msg_id(sent.ext["msgId"])
+        await give_back(wire, log_offset, "ManyDead", 16, delayLevel=-1)
+    [line] = logged(caplog, "message went to the dead letter topic group=ManyDead")
+    assert "reason=its consumer asked for it" in line
+
+
 async def test_a_dead_letter_that_its_consumer_sends_itself_is_counted(
     wire: Wire, running: RunningBroker
 ) -> None:

@@ -91,6 +91,22 @@ def by_queue(body: bytes) -> dict[int, int]:
     return {queue.queue_id: offset for queue, offset in parse_offset_table(body).items()}
 
 
+async def test_one_queue_is_reset_to_one_offset(
+    running: RunningBroker, wire: Wire, joined: Any
+) -> None:
+    await filled(wire, "OneQueue")
+    await commit(wire, "OneQueue", "OneQueue", 0, 0)
+    member = await joined("OneQueue", "OneQueue")
+    answer = await wire.call(
+        RESET, {**reset("OneQueue", "OneQueue", -1), "offset": 2, "queueId": 1}
+    )
+    assert answer.code == 0
+    (told,) = await member.wait_asked()
+    assert by_queue(answer.body) == by_queue(told.body) == {1: 2}
+    beyond = {**reset("OneQueue", "OneQueue", -1), "offset": 2, "queueId": 9}
+    assert "has queues 0 to 1" in ((await wire.call(RESET, beyond)).remark or "")
+
+
 async def test_members_are_told_where_the_queues_were_at_a_time(
     running: RunningBroker, wire: Wire, joined: Any
 ) -> None:

@@ -444,6 +444,8 @@ def leaves_with_a_topic(parser: argparse.ArgumentParser) -> Iterator[str]:
 BEFORE = {
     "offset show": ["G", "--topic"],
     "offset reset": ["G"],
+    "message skip": ["G"],
+    "message show": ["0" * 32, "--topic"],
     "offset clone": ["G", "H", "--topic"],
     **{f"bench {mode}": ["--topic"] for mode in ("send", "batch", "pull", "e2e")},
 }
@@ -452,6 +454,7 @@ MORE = {
     "message query": ["--key", "k"],
     "message cancel": ["--id", "A", "--deliver-at", "1"],
     "offset reset": ["--to", "earliest"],
+    "message skip": ["--queue", "0"],
 }
 NOBODY = ["-n", "127.0.0.1:1", "--timeout", "2"]
 
@@ -480,7 +483,7 @@ def test_whatever_does_nothing_without_yes_takes_a_dry_run(
     assert len(asking) >= 5
     for parser in asking:
         words = [one.dest for one in parser._actions if not one.option_strings]
-        for name, value in {"--to": "latest", "--at": "0"}.items():
+        for name, value in {"--to": "latest", "--at": "0", "--queue": "0"}.items():
             words += [name, value] if name in parser._option_string_actions else []
         assert not parser.parse_args([*words, "--dry-run"]).yes
         with pytest.raises(SystemExit):

@@ -150,7 +150,9 @@ def _group(command: Command) -> str:
 
 def _reset(command: Command) -> str:
     header = ResetOffsetHeader.from_ext(command.ext)
-    return f"{header.group} in {header.topic}"
+    is_one = (header.queue_id or 0) >= 0 and header.offset is not None and header.offset >= 0
+    where = f" queue {header.queue_id} at {header.offset}" if is_one else ""
+    return f"{header.group} in {header.topic}{where}"
 
 
 def _cloned(command: Command) -> str:
