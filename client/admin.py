@@ -54,6 +54,7 @@ from aerobee.protocol.bodies.statistics import (
 from aerobee.protocol.bodies.topics import TopicConfig, parse_topic_table
 from aerobee.protocol.bodies.waiting import WaitingMessages
 from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.frames.fastjson import dumps
 from aerobee.protocol.headers.admin import (
     CloneOffsetHeader,
     ConsumeStatsHeader,
@@ -134,6 +135,14 @@ class Admin(OffsetsRole):
         found = (await self.cluster()).brokers.items()
         await self._administered(masters(one for name, one in found if name in names))
 
+    async def administered_masters(self, brokers: Iterable[str]) -> dict[str, str]:
+        """The addresses where the masters of these are administered, by their names. Raises
+        MasterAway for a broker without a master, and CallerError as `check_administered`."""
+        names = set(brokers)
+        found = masters((await self.cluster()).brokers.values())
+        _check_none_away(names - found.keys())
+        return await self._administered({name: found[name] for name in names})
+
     async def _administered(self, masters: dict[str, str]) -> dict[str, str]:
         """The addresses where these are administered, by the same names. Of several, each is asked
         first, as `check_administered` says."""
@@ -189,6 +198,12 @@ class Admin(OffsetsRole):
 
     async def _all_masters(self) -> dict[str, str]:
         return _masters(await self.cluster(), None, None)
+
+    async def readable_brokers(self) -> dict[str, str]:
+        """The addresses where brokers are asked for what they know, by their names: the masters,
+        and with `reads_slaves` a slave of each broker without a master."""
+        self._session.check_running()
+        return await self._all_readable()
 
     async def _all_readable(self) -> dict[str, str]:
         """The masters, and with `reads_slaves` a slave of each broker without a master."""
@@ -484,6 +499,23 @@ class Admin(OffsetsRole):
             address,
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
             header.to_ext(),
+            accept=_ONLINE_OR_NOT,
+        )
+        return answer.code == ResponseCode.SUCCESS
+
+    async def put_members_at(
+        self, broker: str, group: str, topic: str, offsets: Mapping[MessageQueue, int]
+    ) -> bool:
+        """Have a broker of ours tell the members of a group to go on at these offsets of queues of
+        a topic, and nowhere else in it; False when no member is online there. Never to be asked of
+        RocketMQ's brokers, which know resets by a time alone."""
+        body = dumps({"offsetTable": dict(offsets)})
+        address = await self.administered_at(broker)
+        answer = await self._session.call(
+            address,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+            ResetOffsetHeader(topic, group, END_OF_QUEUE, is_force=True).to_ext(),
+            body,
             accept=_ONLINE_OR_NOT,
         )
         return answer.code == ResponseCode.SUCCESS

@@ -17,7 +17,12 @@ from aerobee.cli.documents.dead_letters import (
 )
 from aerobee.cli.documents.doctor import Examination
 from aerobee.cli.documents.draining import BrokerDrain
-from aerobee.cli.documents.groups import GroupDescription, GroupSummary
+from aerobee.cli.documents.groups import (
+    GroupChanged,
+    GroupDescription,
+    GroupExplanation,
+    GroupSummary,
+)
 from aerobee.cli.documents.messages import (
     MessageResend,
     MessageShown,
@@ -25,6 +30,7 @@ from aerobee.cli.documents.messages import (
     TopicPurge,
     TraceEvent,
 )
+from aerobee.cli.documents.offsets import OffsetsMoved, QueueOffset
 
 DOCUMENTS: Final[dict[str, Any]] = {
     "audit": list[AuditRecord],
@@ -45,6 +51,14 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "dlq export": DeadLetterExport,
     "dlq resend": DeadLetterResend,
     "dlq purge": DeadLetterPurge,
+    "group explain": GroupExplanation,
+    "group create": GroupChanged,
+    "group update": GroupChanged,
+    "group delete": GroupChanged,
+    "offset show": list[QueueOffset],
+    "offset reset": OffsetsMoved,
+    "offset clone": OffsetsMoved,
+    "offset undo": OffsetsMoved,
 }
 #: Commands whose documents have no type yet.
 UNTYPED: Final = frozenset(
@@ -59,9 +73,6 @@ UNTYPED: Final = frozenset(
         "topic create",
         "topic describe",
         "topic delete",
-        "offset show",
-        "offset reset",
-        "offset clone",
         "message send",
         "message cancel",
         "message pull",
