@@ -1,0 +1,235 @@
+"""docs/incidents.md, tried: each trouble is made, the commands say its cause, and mend it."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from aerobee import testing
+from aerobee.cli.main import main
+from aerobee.client.blocking_roles import Admin, Producer, PushConsumer
+from aerobee.client.message import Message, ReceivedMessage
+from aerobee.client.options import ConsumeFrom, PushOptions
+from aerobee.protocol.bodies.common import MessageQueue
+from aerobee.testing import RunningBroker
+from tests.contract.incidents.book import Incident, filled, incidents, words_of
+from tests.ports import free_port
+from tests.tls.authority import Authority
+
+WAIT_S = 20.0
+BROKER = "bee"
+BOOK = incidents()
+TRIED: set[str] = set()
+EAGER = {"consume_from": ConsumeFrom.FIRST, "offset_store_interval_s": 0.05}
+
+
+class Reader:
+    """Somebody who reads a section of the page, and types its commands."""
+
+    def __init__(
+        self, incident: Incident, names: Mapping[str, str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self._incident = incident
+        self._names = names
+        self._capsys = capsys
+
+    def run(self, command: str, *more: str) -> str:
+        """What a command says, to both streams."""
+        self._capsys.readouterr()
+        words = words_of(command, self._names)
+        server = self._names.get("NAME_SERVER")
+        main([*words, *more, *(("-n", server) if server else ())])
+        said = self._capsys.readouterr()
+        return said.out + said.err
+
+    def look(self) -> str:
+        """Run the commands that show the cause; what they say has all that the page promises."""
+        assert 1 <= len(self._incident.looks) <= 2
+        said = "\n".join(self.run(command) for command in self._incident.looks)
+        for text in self._incident.says:
+            assert filled(text, self._names) in said, said
+        return said
+
+    def mend(self, *more: str) -> str:
+        """Run the commands that mend it."""
+        assert self._incident.mends
+        return "\n".join(self.run(command, *more) for command in self._incident.mends)
+
+
+Read = Callable[..., Reader]
+
+
+@pytest.fixture
+def read(capsys: pytest.CaptureFixture[str]) -> Read:
+    """Open the page at a section."""
+
+    def read(section: str, **names: str) -> Reader:
+        TRIED.add(section)
+        return Reader(BOOK[section], names, capsys)
+
+    return read
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[RunningBroker]:
+    with testing.broker(broker_name=BROKER) as broker:
+        yield broker
+
+
+@pytest.fixture
+def admin(running: RunningBroker) -> Iterator[Admin]:
+    with Admin(running.name_server) as admin:
+        yield admin
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < end, "it does not come"
+        time.sleep(0.02)
+
+
+def fill(running: RunningBroker, admin: Admin, topic: str, *bodies: bytes, tags: str = "") -> None:
+    """Make a topic of one queue with these messages."""
+    admin.create_topic(topic, queues=1)
+    with Producer(running.name_server, "P") as producer:
+        for body in bodies:
+            message = Message(topic, body, tags=tags)
+            producer.send(message, queue=MessageQueue(topic, BROKER, 0))
+
+
+@contextmanager
+def consuming(
+    running: RunningBroker, group: str, topic: str, expression: str = "*", *, fails: bool = False,
+    **options: object,
+) -> Iterator[queue.Queue[bytes]]:  # fmt: skip
+    """A member that is online, and the bodies that it gets."""
+    got: queue.Queue[bytes] = queue.Queue()
+
+    def listener(messages: list[ReceivedMessage]) -> None:
+        for message in messages:
+            got.put(message.body)
+        if fails:
+            raise RuntimeError("it fails on everything")
+
+    logging.getLogger("aerobee.client").setLevel(logging.CRITICAL)
+    wanted = PushOptions(**{**EAGER, **options})  # type: ignore[arg-type]
+    with PushConsumer(running.name_server, group, listener, wanted) as consumer:
+        consumer.subscribe(topic, expression)
+        yield got
+
+
+# --- consumers ------------------------------------------------------------------------------------
+
+
+def test_mixed_subscriptions(running: RunningBroker, admin: Admin, read: Read) -> None:
+    fill(running, admin, "Mixed", b"a", tags="A")
+    reader = read("mixed-subscriptions", GROUP="MX", TOPIC="Mixed", NAME_SERVER=running.name_server)
+    with consuming(running, "MX", "Mixed", "A"), consuming(running, "MX", "Mixed", "B"):
+        until(lambda: "2 members online" in reader.run("aerobee group explain GROUP"))
+        assert "'A'" in (said := reader.look())
+        assert "'B'" in said
+    with consuming(running, "MX", "Mixed", "A || B") as got:
+        reader.mend("--yes")
+        assert got.get(timeout=WAIT_S) == b"a"
+
+
+def test_failing(running: RunningBroker, admin: Admin, read: Read) -> None:
+    fill(running, admin, "Hard", b"x")
+    with consuming(running, "FL", "Hard", fails=True) as got:
+        got.get(timeout=WAIT_S)
+        reader = read("failing", GROUP="FL", NAME_SERVER=running.name_server)
+        until(lambda: "wait for their next try" in reader.run("aerobee group explain GROUP"))
+        reader.look()
+
+
+def test_dead_letters(running: RunningBroker, admin: Admin, read: Read) -> None:
+    fill(running, admin, "Deadly", b"poison")
+    fill(running, admin, "Untouched")
+    names = {"GROUP": "DL", "TOPIC": "Deadly", "NAME_SERVER": running.name_server}
+    reader = read("dead-letters", **names)
+    with consuming(running, "DL", "Deadly", fails=True, max_reconsume=0) as got:
+        got.get(timeout=WAIT_S)
+        until(lambda: "DL" in reader.run("aerobee dlq list"))
+    assert "poison" in reader.look()
+    with (
+        consuming(running, "DL", "Deadly") as again,
+        consuming(running, "Other", "Deadly") as other,
+    ):
+        assert other.get(timeout=WAIT_S) == b"poison"
+        reader.mend()
+        assert again.get(timeout=WAIT_S) == b"poison"
+        assert other.empty()
+
+
+def test_reset_gone_wrong(running: RunningBroker, admin: Admin, read: Read) -> None:
+    fill(running, admin, "Moved", b"1", b"2", b"3")
+    where = MessageQueue("Moved", BROKER, 0)
+    names = {"GROUP": "RS", "TOPIC": "Moved", "BROKER": BROKER, "PLACES": "0:3"}
+    reader = read("reset-gone-wrong", **names, NAME_SERVER=running.name_server)
+    with consuming(running, "RS", "Moved") as got:
+        for _ in range(3):
+            got.get(timeout=WAIT_S)
+        until(lambda: admin.group_progress("RS", "Moved")[where].consumer_offset == 3)
+        said = reader.run("aerobee offset reset GROUP TOPIC --to earliest --yes")
+        undo = re.search(r"aerobee offset undo RS (\S+)", said)
+        assert undo is not None, said
+        assert undo[1] == f"Moved/{BROKER}=0:3"
+        reader.look()
+        reader.mend()
+        until(lambda: admin.group_progress("RS", "Moved")[where].consumer_offset == 3)
+
+
+# --- brokers and machines -------------------------------------------------------------------------
+
+
+def configuration(folder: Path, **values: object) -> str:
+    """A file as a broker would be started with."""
+    path = folder / "broker.conf"
+    base = {"storePathRootDir": folder / "store", "listenPort": free_port(), "brokerName": BROKER}
+    path.write_text("".join(f"{key}={value}\n" for key, value in {**base, **values}.items()))
+    return str(path)
+
+
+def test_wrong_address(tmp_path: Path, read: Read) -> None:
+    # 127.0.0.2 is this machine as well, and nothing listens there.
+    wrong = {"advertised_host": "127.0.0.2", "broker_name": "astray"}
+    with testing.broker(nameserver_port=free_port(), **wrong) as broker:
+        file = configuration(tmp_path, namesrvAddr=broker.name_server)
+        said = read("wrong-address", FILE=file).look()
+    assert "refused" in said
+
+
+def test_port_taken(tmp_path: Path, read: Read) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        file = configuration(tmp_path, listenPort=other.getsockname()[1])
+        said = read("port-taken", FILE=file).look()
+        assert str(other.getsockname()[1]) in said
+
+
+def test_name_server_down(running: RunningBroker, tmp_path: Path, read: Read) -> None:
+    dead = f"127.0.0.1:{free_port()}"
+    file = configuration(tmp_path, namesrvAddr=f"{running.name_server};{dead}")
+    assert dead in read("name-server-down", FILE=file).look()
+
+
+def test_certificate_over(tmp_path: Path, read: Read) -> None:
+    old = Authority(tmp_path).pair("bee", days=-1)
+    said = read("certificate-over", CERTIFICATE=str(old.certificate)).look()
+    assert re.search(r"-[\d.]+", said), said
+
+
+def test_each_section_is_tried() -> None:
+    """The last test of this file: when all have run, no section is left."""
+    assert threading.active_count() > 0
+    tests = {name.removeprefix("test_").replace("_", "-") for name in globals() if "test_" in name}
+    assert set(BOOK) <= tests
