@@ -325,6 +325,18 @@ class ClientTable:
         """Those groups' names alone."""
         return list(self._producers)
 
+    def memberships(
+        self, connection: Connection
+    ) -> tuple[dict[str, GroupMember], dict[str, GroupMember]]:
+        """The groups that a connection produces for, and those that it consumes in, by name, with
+        its membership in each."""
+        producers, consumers = self._groups_of.get(connection, _Groups(set(), set()))
+        number = id(connection)
+        return (
+            {name: self._producers[name][number] for name in sorted(producers)},
+            {name: self._consumers[name].members[number] for name in sorted(consumers)},
+        )
+
     def silent_ms(self, member: GroupMember) -> int:
         """Milliseconds since a member's last heartbeat."""
         return round((self._clock() - member.last_heartbeat) * 1000)

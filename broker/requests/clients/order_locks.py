@@ -106,6 +106,15 @@ class OrderLocks:
         owner = self._locks.get(group, {}).get((queue.topic, queue.queue_id))
         return owner.client_id if owner is not None and owner.until > self._clock() else None
 
+    def held_by(self, group: str, client_id: str) -> list[_Queue]:
+        """The queues that a member of a group holds now, sorted."""
+        now = self._clock()
+        return sorted(
+            queue
+            for queue, lock in self._locks.get(group, {}).items()
+            if lock.client_id == client_id and lock.until > now
+        )
+
     def sweep_some(self) -> bool:
         """Forget some of the locks that ran out; False when there was nothing to look at."""
         now = self._clock()
