@@ -3,7 +3,7 @@
 import argparse
 
 from aerobee.cli.arguments.argument_types import text
-from aerobee.cli.arguments.shared_arguments import Commands, add_yes, asking, commands_of
+from aerobee.cli.arguments.shared_arguments import Commands, add_watch, add_yes, asking, commands_of
 
 
 def add_group(parser: argparse.ArgumentParser) -> None:
@@ -12,6 +12,7 @@ def add_group(parser: argparse.ArgumentParser) -> None:
     with asking(group, "group list", "groups that brokers know, with members and lag") as listing:
         about = "those of RocketMQ's own tools too"
         listing.add_argument("--all", action="store_true", help=about)
+        add_watch(listing)
     about = "members, subscriptions and lag of a group"
     with asking(group, "group describe", about) as describe:
         describe.add_argument("group", type=text)

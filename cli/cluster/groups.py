@@ -6,6 +6,7 @@ that only they know: in its place stands that word, and null in JSON.
 
 import argparse
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 from aerobee.cli.cluster.command_session import (
@@ -13,6 +14,7 @@ from aerobee.cli.cluster.command_session import (
     check_group,
     client_command,
     say_slaves_read,
+    say_unanswered,
 )
 from aerobee.cli.documents.document import print_document
 from aerobee.cli.documents.groups import GroupDescription, GroupSummary, GroupTopic, Member
@@ -32,7 +34,7 @@ OWN_OFFSETS: Final = (
 @client_command
 async def list_groups(parsed: argparse.Namespace) -> int:
     """Print the groups; those of RocketMQ's own tools only with `--all`."""
-    async with admin_of(parsed, reads_slaves=True) as admin:
+    async with admin_of(parsed, reads_slaves=True, leaves_out_silent=True) as admin:
         known = await admin.groups()
         chosen = {
             name: brokers
@@ -44,9 +46,14 @@ async def list_groups(parsed: argparse.Namespace) -> int:
             *(_look(admin, name, brokers, turns) for name, brokers in chosen.items())
         )
         say_slaves_read(admin)
-    if parsed.json:
-        print_document(groups)
-        return OK
+        if parsed.json:
+            print_document(groups, compact=parsed.watch is not None)
+        else:
+            _print_groups(groups)
+        return await say_unanswered(admin)
+
+
+def _print_groups(groups: Sequence[GroupSummary]) -> None:
     print_table(
         ("group", "brokers", "members", "topics", "behind"),
         [
@@ -56,7 +63,6 @@ async def list_groups(parsed: argparse.Namespace) -> int:
     )
     if not groups:
         say("no consumer groups yet: the first consumer of one makes it")
-    return OK
 
 
 async def _look(
