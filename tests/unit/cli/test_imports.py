@@ -77,7 +77,7 @@ if sys.argv[1] == "serve":
     from aerobee.broker.lifecycle import broker_process as process
     process._say_ready = ready
 else:
-    serve.say = lambda text: ready() if text == "ready" else None
+    serve._say_ready = ready
 main(sys.argv[1:])
 """
 
