@@ -180,7 +180,7 @@ async def _watch(
     from aerobee.cli.printing.watch import repeat
 
     def explain(error: Exception) -> str | None:
-        """What is said of an error that may pass."""
+        """The text about an error that may pass; None for another."""
         if isinstance(error, CommandFailed) and error.code != USAGE:
             return str(error)
         if isinstance(error, ClientError) and exit_code(error) != USAGE:

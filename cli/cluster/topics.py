@@ -30,7 +30,7 @@ from aerobee.protocol.bodies.waiting import WaitingMessages
 from aerobee.protocol.names import DLQ_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX, is_system_topic
 
 _ROUTES_AT_ONCE: Final = 16
-# Up to so many topics are asked for one by one.
+# The routes of no more topics than these are asked for one by one.
 _FEW_TOPICS: Final = 500
 _WAITING_WORDS: Final = {
     "delayed": "delayed",

@@ -131,7 +131,7 @@ class PermissionChange(Document, frozen=True, kw_only=True):
 
     broker: str
     rights: str
-    #: What it has been, or would become; null where nothing was asked for.
+    #: The rights that were asked for; null where none were.
     wanted_rights: str | None
     #: Topics are registered with what both they and their broker allow.
     changed: bool

@@ -49,7 +49,7 @@ class Place(NamedTuple):
 
 
 class NameServerView(NamedTuple):
-    """What one name server says; `error` is why it says nothing."""
+    """The answer of a name server; `error` is why it has not come."""
 
     address: str
     info: ClusterInfo | None
@@ -77,12 +77,12 @@ class RouteView(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What one broker tells of itself."""
+    """The answer of a broker about itself."""
 
     place: Place
-    #: Of a broker of ours.
+    #: A broker of ours gives this.
     status: BrokerStatus | None = None
-    #: Of others: the runtime table, and the settings where it tells them.
+    #: Others give the runtime table, and their settings where they tell them.
     runtime: dict[str, str] | None = None
     settings: dict[str, str] | None = None
     why_not: str = ""
@@ -92,7 +92,7 @@ class Told(NamedTuple):
 async def ask_all(
     admin: Admin, ask: Callable[[Place], Awaitable[T]]
 ) -> tuple[list[NameServerView], list[T]]:
-    """What each name server knows, and what `ask` returns for each broker that one of them knows,
+    """Return what each name server knows, and what `ask` returns for each broker that one of them knows,
     sorted by broker. Brokers are asked as soon as the first name server has named them, so that a
     silent name server and a silent broker cost one time-out together."""
     found: dict[Place, T | None] = {}
@@ -139,7 +139,7 @@ async def route_views(admin: Admin, topic: str) -> list[RouteView]:
 async def ask_status(
     admin: Admin, place: Place, ports: Mapping[str, str], topic: str | None = None
 ) -> Told:
-    """What a broker tells of itself, and of a topic. `ports` are those for administrators, by the
+    """Ask a broker about itself, and about a topic. `ports` are those for administrators, by the
     brokers' names."""
     asked = _administered(place, ports)
     ext = BrokerStatusHeader(topic).to_ext()

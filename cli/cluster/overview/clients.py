@@ -136,7 +136,7 @@ def _client(broker: str, one: ConnectedClient) -> Client:
 
 
 def _members(found: GroupMembers) -> list[Client]:
-    """What RocketMQ tells of a group's members: one entry for each connection."""
+    """The members of a group as RocketMQ tells of them: an entry for each connection."""
     by_address: dict[str, tuple[ConnectionData, list[str], list[str]]] = {}
     for producer in found.producers:
         by_address.setdefault(producer.address, (producer, [], []))[1].append(found.group)

@@ -1,4 +1,4 @@
-"""What a broker tells of itself, as `aerobee status` shows it."""
+"""Makes the document of a broker of what it tells of itself, for `aerobee status`."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _of_ours(status: BrokerStatus) -> dict[str, Any]:
 def _refusals(kind: RefusedKind) -> Refusals:
     return Refusals(
         cause=kind.cause,
-        # Of several kinds that are counted together the code is none.
+        # Several kinds that are counted together have no common code.
         answer=code_name(kind.response_code) if kind.response_code else "-",
         request=request_name(kind.request_code) if kind.request_code else None,
         peer=kind.peer or None,
@@ -108,7 +108,7 @@ def _of_others(told: Told) -> dict[str, Any]:
         "version": runtime.get("brokerVersionDesc"),
         "started_timestamp_ms": _whole(runtime, "bootTimestamp"),
         "rights": (rights_text(int(permission)) or "-") if permission.isdecimal() else None,
-        # Of ten seconds, a minute, ten minutes.
+        # These have the rates of ten seconds, a minute and ten minutes.
         "messages_in_per_s": _of_minute(runtime, "putTps"),
         "messages_out_per_s": _of_minute(runtime, "getTransferedTps"),
         "disk_used_ratio": _number(runtime.get("commitLogDiskRatio", "")),

@@ -69,7 +69,7 @@ async def _facts(admin: Admin, topic: str) -> Facts:
 
 
 async def _ask(admin: Admin, ports: dict[str, str], topic: str, place: Place) -> HereOn:
-    """What a broker says of the topic; of RocketMQ's its table of topics does."""
+    """Ask a broker about the topic. RocketMQ's are asked for their tables of topics."""
     told: Told = await ask_status(admin, place, ports, topic)
     if told.status is not None or told.error is not None:
         return HereOn.of_ours(told)

@@ -26,7 +26,7 @@ class HereOn(NamedTuple):
     error: str | None = None
     has_it: bool | None = None
     perm: int | None = None
-    #: What the broker as a whole allows.
+    #: The permission of the broker as a whole.
     broker_perm: int | None = None
     may_create: bool | None = None
     was_deleted: bool = False
@@ -63,7 +63,7 @@ class HereOn(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What all of them say. `names` are the topics that there are, if this one has no route."""
+    """The answers of all of them. `names` are the topics that there are, if this one has no route."""
 
     topic: str
     views: Sequence[NameServerView]
@@ -248,7 +248,7 @@ def _queues(span: QueueRoute, topic: str) -> Iterator[Finding]:
 
 
 def _rights(span: QueueRoute, broker: HereOn | None, topic: str) -> Iterator[Finding]:
-    """Whoever takes a right away: the broker as a whole, or the topic."""
+    """Find which takes a right away: the broker as a whole, or the topic."""
     for bit, right, word in ((PERM_WRITE, "sent to", "write"), (PERM_READ, "read", "read")):
         if span.perm & bit:
             continue

@@ -1,4 +1,4 @@
-"""Peers for tests of commands: one that accepts and never answers, and one that answers as
+"""Peers for tests of commands: a peer that accepts and never answers, and a peer that answers as
 RocketMQ 4.9 does."""
 
 from __future__ import annotations

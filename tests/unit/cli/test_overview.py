@@ -1,5 +1,5 @@
-"""`status`, `client`, `topic explain` and `broker permission` against a real broker and one that
-answers as RocketMQ's; and what a peer that never answers costs them and other listings."""
+"""`status`, `client`, `topic explain` and `broker permission` against a real broker, and against a
+broker that answers as RocketMQ's; and the cost of a peer that never answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.cli.peers_support import answering_peer, registered, silent_peer
 
 Run = Callable[..., tuple[int, str, str]]
 WAIT_S = 10.0
-#: What one answer may take here. A command takes it once, with something for itself.
+#: The time for an answer here. A command takes it once, with something for itself.
 TIMEOUT_S = 0.6
 ONCE_S = 1.15
 OK, NOT_THERE = int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR)

@@ -1,4 +1,4 @@
-"""What `topic explain` finds, from what name servers and brokers say."""
+"""`topic explain` finds causes in what name servers and brokers say."""
 
 from __future__ import annotations
 

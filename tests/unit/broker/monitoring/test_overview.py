@@ -1,5 +1,4 @@
-"""What administrators are told of a broker: refusals of the last hour, growth, and when the disk
-will be full."""
+"""Administrators learn the refusals of the last hour, the growth, and when the disk will be full."""
 
 from __future__ import annotations
 
