@@ -92,7 +92,7 @@ class Told(NamedTuple):
 async def ask_all(
     admin: Admin, ask: Callable[[Place], Awaitable[T]]
 ) -> tuple[list[NameServerView], list[T]]:
-    """Return what each name server knows, and what `ask` returns for each broker that one of them knows,
+    """Return what each name server knows, and what `ask` returns for each broker that they know,
     sorted by broker. Brokers are asked as soon as the first name server has named them, so that a
     silent name server and a silent broker cost one time-out together."""
     found: dict[Place, T | None] = {}

@@ -63,7 +63,7 @@ class HereOn(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """The answers of all of them. `names` are the topics that there are, if this one has no route."""
+    """The answers of all of them. `names` are all topics, if this topic has no route."""
 
     topic: str
     views: Sequence[NameServerView]

@@ -1,4 +1,4 @@
-"""Administrators learn the refusals of the last hour, the growth, and when the disk will be full."""
+"""Administrators learn the refusals of the last hour, growth, and when the disk is full."""
 
 from __future__ import annotations
 
