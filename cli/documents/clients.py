@@ -66,6 +66,8 @@ class ClientDescription(Document, frozen=True, kw_only=True):
     connections: list[Client]
     subscriptions: list[Subscribed]
     queues: list[HeldQueue]
+    #: Queues that did not fit the answers of the brokers.
+    queues_left_out: int
     #: The stacks of its threads, with --stack; null where it was not asked or has none.
     stack: str | None
     unanswered: list[Silent]

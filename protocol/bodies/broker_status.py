@@ -161,6 +161,7 @@ class ConnectedClient(_Part, frozen=True, kw_only=True):
     subscriptions: dict[str, dict[str, str]] | None = None
     pulls: list[HeldQueue] | None = None
     locks: list[HeldQueue] | None = None
+    queues_left_out: int = 0
 
 
 class ClientList(_Body, frozen=True, kw_only=True):

@@ -262,7 +262,7 @@ class BrokerStatusHeader(Header):
 
 class ClientsHeader(Header):
     """CLIENTS: which connections are listed; of an address the port may be left out. `details`
-    tells what the clients subscribe to, and which queues they hold."""
+    with a client id tells what the client subscribes to, and which queues it holds."""
 
     group: str | None = None
     topic: str | None = None

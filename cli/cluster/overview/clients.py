@@ -33,11 +33,12 @@ from aerobee.client.administration.overview import (
     members_at,
     running_info,
 )
-from aerobee.client.errors import ClientError
+from aerobee.client.errors import ClientError, NetworkError
 from aerobee.protocol.bodies.broker_status import ConnectedClient
 from aerobee.protocol.bodies.statistics import ConnectionData
 from aerobee.protocol.codes import version_name
 from aerobee.protocol.headers.admin import ClientsHeader
+from aerobee.remoting.peers import naming
 
 _COLUMNS: Final = (
     *("client id", "broker", "address", "language", "version", "produces for", "consumes in"),
@@ -113,6 +114,8 @@ def _say_left_out(found: _Found) -> None:
     for one in found.silent:
         if one.error is None:
             say(f"{one.place.name} at {one.place.address}: {one.why_not}{_HINT}")
+        elif not isinstance(one.error, NetworkError):
+            say(naming(one.place.address, str(one.error)))
     if found.left_out:
         say(f"{found.left_out} more did not fit: --group, --topic or --address asks for fewer")
 
@@ -201,6 +204,12 @@ async def show_client(parsed: argparse.Namespace) -> int:
             connections=mine,
             subscriptions=_subscriptions(found),
             queues=_queues(found),
+            queues_left_out=sum(
+                client.queues_left_out
+                for one in found.listed
+                if one.clients is not None
+                for client in one.clients.clients
+            ),
             stack=stack,
             unanswered=await silent_peers(admin),
         )
@@ -296,5 +305,7 @@ def _print(shown: ClientDescription) -> None:
             for one in shown.queues
         ],
     )
+    if shown.queues_left_out:
+        say(f"{shown.queues_left_out} more queues are not shown")
     if shown.stack is not None:
         show("", *shown.stack.splitlines())

@@ -12,14 +12,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from aerobee.cli.cluster.command_session import admin_of, client_command, say_unanswered
+from aerobee.cli.cluster.command_session import admin_of, client_command, exit_code, say_unanswered
 from aerobee.cli.cluster.overview.brokers_named import check_some_answer, silent_peers, unknown_name
 from aerobee.cli.cluster.overview.status_reports import report_of
 from aerobee.cli.documents.brokers import BrokerReport, Status
 from aerobee.cli.documents.document import print_document
-from aerobee.cli.printing.output import CommandFailed, print_table, say, show
+from aerobee.cli.printing.output import OK, CommandFailed, print_table, say, show
 from aerobee.cli.printing.times import span_text, time_text
-from aerobee.client.administration.overview import ask_all, ask_status
+from aerobee.client.administration.overview import Told, ask_all, ask_status
+from aerobee.client.errors import NetworkError
+from aerobee.remoting.peers import naming
 
 # A limit that is used to this part is shown; metrics warn at 0.9.
 _NEAR: Final = 0.7
@@ -50,7 +52,19 @@ async def show_status(parsed: argparse.Namespace) -> int:
             print_document(document, compact=parsed.watch is not None)
         else:
             _print(reports)
-        return await say_unanswered(admin)
+        return max(_say_errors(told), await say_unanswered(admin))
+
+
+def _say_errors(told: Sequence[Told]) -> int:
+    """Say which brokers answered with an error; the exit code that follows."""
+    errors = [
+        (one.place.address, one.error)
+        for one in told
+        if one.error is not None and not isinstance(one.error, NetworkError)
+    ]
+    for address, error in errors:
+        say(naming(address, str(error)))
+    return max((exit_code(error) for _, error in errors), default=OK)
 
 
 def _print(reports: Sequence[BrokerReport]) -> None:

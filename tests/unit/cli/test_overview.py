@@ -4,6 +4,9 @@ broker that answers as RocketMQ's; and the cost of a peer that never answers."""
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -308,6 +311,7 @@ LISTINGS = [
     ("status",),
     ("client", "list", "--all"),
     ("broker", "ha"),
+    ("topic", "explain", "shown"),
 ]
 
 
@@ -381,6 +385,20 @@ def test_many_topics_are_listed_without_a_request_for_each(
     assert by_name["many-8"][0]["rights"] == "r"
     assert len([name for name in by_name if name.startswith("many-")]) == 600
     assert routes == []
+
+
+def test_ctrl_c_ends_a_watched_command_in_order(running: RunningBroker) -> None:
+    words = "status", "--watch", "0.1", "-n", running.name_server
+    command = [sys.executable, "-m", "aerobee.cli", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        shown = iter(process.stdout)
+        while next(shown).strip():
+            pass  # an empty line stands between two blocks
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0
 
 
 def test_a_watched_command_shows_a_block_each_time_until_it_is_interrupted(
