@@ -325,17 +325,17 @@ class ClientTable:
         """Those groups' names alone."""
         return list(self._producers)
 
-    def memberships(
-        self, connection: Connection
-    ) -> tuple[dict[str, GroupMember], dict[str, GroupMember]]:
-        """The groups that a connection produces for, and those that it consumes in, by name, with
-        its membership in each."""
+    def memberships(self, connection: Connection) -> Iterator[tuple[str, GroupMember, bool]]:
+        """The groups that a connection is in: name, its membership, and whether it consumes there.
+        There may be very many; those that it leaves meanwhile are left out."""
         producers, consumers = self._groups_of.get(connection, _Groups(set(), set()))
         number = id(connection)
-        return (
-            {name: self._producers[name][number] for name in sorted(producers)},
-            {name: self._consumers[name].members[number] for name in sorted(consumers)},
-        )
+        for name in list(producers):
+            if (member := self._producers.get(name, {}).get(number)) is not None:
+                yield name, member, False
+        for name in list(consumers):
+            if (member := (self._consumer_members(name) or {}).get(number)) is not None:
+                yield name, member, True
 
     def silent_ms(self, member: GroupMember) -> int:
         """Milliseconds since a member's last heartbeat."""

@@ -38,7 +38,6 @@ from aerobee.client.errors import (
 from aerobee.client.options import ClientOptions
 from aerobee.protocol.bodies.routes import masters
 from aerobee.protocol.names import check_group_name, check_topic_name
-from aerobee.remoting.peers import naming
 from aerobee.remoting.tls.client_tls import WITHOUT_A_WORD, what_it_may_miss
 
 if TYPE_CHECKING:
@@ -118,7 +117,7 @@ async def say_unanswered(admin: Admin) -> int:
     silent = await admin.unanswered()
     for address, error in sorted(silent.items()):
         kind = "name server" if address in admin.name_servers else "broker"
-        say(f"{kind} {naming(address, str(error))}; the rest is shown")
+        say(f"{kind} {address} does not answer, the rest is shown: {error}")
     return CANNOT_CONNECT if silent else OK
 
 

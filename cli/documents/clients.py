@@ -26,6 +26,8 @@ class Client(Document, frozen=True, kw_only=True):
     #: Bytes of answers that it has not taken.
     unsent_bytes: int | None
     held_pulls: int | None
+    #: Groups that did not fit the answer of the broker.
+    groups_left_out: int
 
 
 class ClientListing(Document, frozen=True, kw_only=True):
@@ -68,6 +70,8 @@ class ClientDescription(Document, frozen=True, kw_only=True):
     queues: list[HeldQueue]
     #: Queues that did not fit the answers of the brokers.
     queues_left_out: int
+    #: Subscriptions that did not.
+    subscriptions_left_out: int
     #: The stacks of its threads, with --stack; null where it was not asked or has none.
     stack: str | None
     unanswered: list[Silent]

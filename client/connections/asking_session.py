@@ -44,6 +44,8 @@ class AskingSession(Session):
             return await super().call(address, code, ext, body, timeout_s=timeout_s, accept=accept)
         except NetworkError as failed:
             self._silent.setdefault(address, failed)
+            if address in self.name_servers:
+                self.routes.unanswered.setdefault(address, failed)
             raise
 
     @property

@@ -157,11 +157,13 @@ class ConnectedClient(_Part, frozen=True, kw_only=True):
     waiting_bytes: int
     unsent_bytes: int
     held_pulls: int
+    groups_left_out: int = 0
     #: The three below only where a single client was asked for.
     subscriptions: dict[str, dict[str, str]] | None = None
     pulls: list[HeldQueue] | None = None
     locks: list[HeldQueue] | None = None
     queues_left_out: int = 0
+    subscriptions_left_out: int = 0
 
 
 class ClientList(_Body, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ The daemon imports this module with the first question: a start does without.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import cast
 
 from aerobee.broker.monitoring.overview.broker_status import Parts, broker_status
@@ -45,8 +46,6 @@ class OverviewRequests:
         return encode_success(command, broker_status(self._parts, named).encode())
 
     def _connections(self) -> list[Connection]:
-        return [
-            cast(Connection, one)
-            for server in self._parts.servers.values()
-            for one in server.connections.members()
-        ]
+        servers = self._parts.servers.values()
+        found = chain.from_iterable(server.connections.members() for server in servers)
+        return cast(list[Connection], list(found))

@@ -71,6 +71,10 @@ class _Found:
 
     def __init__(self, listed: Sequence[Listed], members: Sequence[GroupMembers]) -> None:
         self.listed = listed
+        #: The connections that brokers of ours have listed.
+        self.told = [
+            client for one in listed if one.clients is not None for client in one.clients.clients
+        ]
         told = {one.place for one in members}
         self.silent = [one for one in listed if one.clients is None and one.place not in told]
         self.left_out = sum(one.clients.left_out for one in listed if one.clients is not None)
@@ -135,6 +139,7 @@ def _client(broker: str, one: ConnectedClient) -> Client:
         waiting_bytes=one.waiting_bytes,
         unsent_bytes=one.unsent_bytes,
         held_pulls=one.held_pulls,
+        groups_left_out=one.groups_left_out,
     )
 
 
@@ -160,6 +165,7 @@ def _members(found: GroupMembers) -> list[Client]:
             waiting_bytes=None,
             unsent_bytes=None,
             held_pulls=None,
+            groups_left_out=0,
         )
         for one, produces, consumes in by_address.values()
     ]
@@ -179,7 +185,7 @@ def _row(one: Client) -> tuple[object, ...]:
         one.language or "",
         one.version or "",
         ", ".join(one.producer_groups),
-        ", ".join(one.consumer_groups),
+        ", ".join(one.consumer_groups) + (", ..." if one.groups_left_out else ""),
         "?" if since is None else time_text(since)[:19],
         "?" if active is None else span_text(max(0.0, time.time() - active / 1000)),
         "?" if None in waiting else sum(filter(None, waiting)),
@@ -204,12 +210,8 @@ async def show_client(parsed: argparse.Namespace) -> int:
             connections=mine,
             subscriptions=_subscriptions(found),
             queues=_queues(found),
-            queues_left_out=sum(
-                client.queues_left_out
-                for one in found.listed
-                if one.clients is not None
-                for client in one.clients.clients
-            ),
+            queues_left_out=sum(one.queues_left_out for one in found.told),
+            subscriptions_left_out=sum(one.subscriptions_left_out for one in found.told),
             stack=stack,
             unanswered=await silent_peers(admin),
         )
@@ -305,7 +307,7 @@ def _print(shown: ClientDescription) -> None:
             for one in shown.queues
         ],
     )
-    if shown.queues_left_out:
-        say(f"{shown.queues_left_out} more queues are not shown")
+    if left_out := shown.queues_left_out + shown.subscriptions_left_out:
+        say(f"{left_out} more subscriptions and queues are not shown")
     if shown.stack is not None:
         show("", *shown.stack.splitlines())

@@ -8,7 +8,7 @@ route, and what the route itself forbids.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from aerobee.cli.cluster.topics import rights_text
 from aerobee.cli.documents.topics import Finding
@@ -17,6 +17,9 @@ from aerobee.nearest_name import nearest_name
 from aerobee.protocol.bodies.routes import MASTER_ID, PERM_READ, PERM_WRITE, QueueRoute, TopicRoute
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.names import AUTO_CREATE_TOPIC, DLQ_PREFIX, is_retry_topic, is_system_topic
+
+# Name servers of ours say so of a topic that has gone with its broker.
+_GONE: Final = " (its broker "
 
 
 class HereOn(NamedTuple):
@@ -151,13 +154,13 @@ def _without_route(facts: Facts) -> Iterator[Finding]:
             remedy=f"if it is needed, make it anew: aerobee topic create {topic}",
         )
     for view in facts.routes:
-        # Name servers of ours say what they have seen of a topic that went.
-        if view.remark and "No topic route info" not in view.remark.partition(":")[0]:
+        _, gone, rest = view.remark.partition(_GONE)
+        if gone:
             yield Finding(
-                finding="gone",
+                finding="broker_gone",
                 where=view.address,
-                cause=view.remark,
-                remedy="start the broker that had it, or make the topic on another",
+                cause=f"{gone.lstrip(' (')}{rest.removesuffix(')')}",
+                remedy="start that broker, or make the topic on another",
             )
     near = nearest_name(topic, facts.names - {topic})
     if near is not None:

@@ -312,6 +312,7 @@ LISTINGS = [
     ("client", "list", "--all"),
     ("broker", "ha"),
     ("topic", "explain", "shown"),
+    ("topic", "explain", "bees"),
 ]
 
 

@@ -60,6 +60,10 @@ def test_a_topic_that_nobody_has() -> None:
     off = LACKS._replace(may_create=False)
     assert words(facts(None, here=off)) == [("auto_creation_off", "bee")]
     assert words(facts(None, here=LACKS._replace(may_create=None))) == [("does_not_exist", None)]
+    gone = "No topic route info in name server for the topic: t (its broker b is gone since 9 s: x)"
+    of_gone = Facts("t", VIEWS, [RouteView(ONE, None, gone)], [off])
+    first = findings(of_gone)[0]
+    assert (first.finding, first.cause) == ("broker_gone", "its broker b is gone since 9 s: x")
     deleted = off._replace(was_deleted=True)
     assert words(facts(None, here=deleted))[0] == ("deleted", "bee")
 
