@@ -51,6 +51,10 @@ BOUNDS = [
         for words in ("topic list", "topic describe a", "group list", "group describe a")
     ),
     Bound("offset show a", 300, OTHERS | ROLES | SERVER | {"hashlib", "hmac"}),
+    *(
+        Bound(words, 310, OTHERS - {"difflib"} | ROLES | SERVER | {"hashlib", "hmac", "rich"})
+        for words in ("status", "client list", "topic explain a")
+    ),
     Bound("broker config", 300, OTHERS | ROLES | SERVER | {"hashlib", "hmac"}),
     Bound("shards", 165, OTHERS - {"http", "email"} | ROLES | SERVER | {"asyncio", "msgspec"}),
 ]

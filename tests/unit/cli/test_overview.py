@@ -25,6 +25,7 @@ from aerobee.protocol.codes import RequestCode as Code
 from aerobee.protocol.codes import ResponseCode
 from aerobee.protocol.frames.command import Command
 from aerobee.testing import RunningBroker
+from tests.ports import free_port
 from tests.unit.cli.peers_support import answering_peer, registered, silent_peer
 
 Run = Callable[..., tuple[int, str, str]]
@@ -161,6 +162,21 @@ def test_a_broker_of_rocketmq_tells_a_part_and_a_line_says_so(
         assert code == 0
         assert "?" in out
         assert "the rest is not known, RocketMQ's brokers do not tell" in err
+
+
+def test_a_port_for_administrators_tells_all_and_that_of_clients_a_part(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    port = free_port()
+    with testing.broker(broker_name="bee", admin_port=port) as broker:
+        command = ["status", "--json", "-n", broker.name_server]
+        assert main(command) == 0
+        (part,) = json.loads(capsys.readouterr().out)["brokers"]
+        assert main([*command, "--admin", f"127.0.0.1:{port}"]) == 0
+        (whole,) = json.loads(capsys.readouterr().out)["brokers"]
+    assert (part["ready"], part["role"]) == (None, "master")
+    assert "it tells administrators alone" in part["tells_no_more"]
+    assert (whole["ready"], whole["tells_no_more"]) == (True, None)
 
 
 # --- clients
