@@ -136,6 +136,7 @@ BOUNDED: Final[Containers] = {
     },
     # --- clients
     "client groups": {
+        "broker/requests/administration/client_list.py": "_Groups.consumers _Groups.producers",
         "broker/requests/clients/member_notifications.py": "Notifications._later "
         "Notifications._resting "
         "Notifications._changed",
