@@ -12,9 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from aerobee.client.admin import Admin
-from aerobee.client.errors import ClientError, NetworkError, RequestRefused, reading
+from aerobee.client.errors import ClientError, NetworkError, PeerError, reading
 from aerobee.protocol.bodies.broker_status import BrokerStatus, ClientList
-from aerobee.protocol.bodies.common import parse_kv_table
 from aerobee.protocol.bodies.routes import ClusterInfo, TopicRoute
 from aerobee.protocol.bodies.statistics import ConnectionData, parse_connections
 from aerobee.protocol.bodies.topics import TopicConfig, parse_topic_table
@@ -148,19 +147,26 @@ async def ask_status(
         if answer.code == ResponseCode.SUCCESS:
             with reading(asked):
                 return Told(place, BrokerStatus.parse(answer.body))
-        table = await admin.ask(place.address, RequestCode.GET_BROKER_RUNTIME_INFO)
-        with reading(place.address):
-            runtime = parse_kv_table(table.body)
+        runtime = await _runtime(admin, place.address)
         settings = await _settings(admin, asked)
         return Told(place, runtime=runtime, settings=settings, why_not=_why_not(answer))
     except ClientError as error:
         return Told(place, error=error)
 
 
+async def _runtime(admin: Admin, address: str) -> dict[str, str] | None:
+    """The runtime table; None from a broker of RocketMQ's that has not measured itself yet, which
+    fails at the request."""
+    try:
+        return await admin.runtime_info(address)
+    except PeerError:
+        return None
+
+
 async def _settings(admin: Admin, address: str) -> dict[str, str] | None:
     try:
         return await admin.settings_at(address)
-    except RequestRefused:
+    except PeerError:
         return None
 
 
