@@ -108,7 +108,6 @@ def _of_others(told: Told) -> dict[str, Any]:
         "version": runtime.get("brokerVersionDesc"),
         "started_timestamp_ms": _whole(runtime, "bootTimestamp"),
         "rights": (rights_text(int(permission)) or "-") if permission.isdecimal() else None,
-        # These have the rates of ten seconds, a minute and ten minutes.
         "messages_in_per_s": _of_minute(runtime, "putTps"),
         "messages_out_per_s": _of_minute(runtime, "getTransferedTps"),
         "disk_used_ratio": _number(runtime.get("commitLogDiskRatio", "")),
@@ -116,8 +115,10 @@ def _of_others(told: Told) -> dict[str, Any]:
 
 
 def _of_minute(runtime: Mapping[str, str], key: str) -> float | None:
-    parts = runtime.get(key, "").split()
-    return _number(parts[1]) if len(parts) > 1 else None
+    """The rate of the last minute, of ten seconds in the first minute. The text has the rates of
+    ten seconds, a minute and ten minutes, each empty until so much time has passed."""
+    ten_seconds, _, rest = runtime.get(key, "").partition(" ")
+    return _number(rest.partition(" ")[0] or ten_seconds)
 
 
 def _number(text: str) -> float | None:

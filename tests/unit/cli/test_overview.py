@@ -125,7 +125,7 @@ JAVA = {
                 "brokerVersionDesc": "V4_9_8",
                 "bootTimestamp": "1700000000000",
                 "putTps": "1.0 2.5 3.0",
-                "getTransferedTps": "4.0 5.5 6.0",
+                "getTransferedTps": "5.5  ",
                 "commitLogDiskRatio": "0.42",
             }
         ),
