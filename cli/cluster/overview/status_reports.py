@@ -115,8 +115,9 @@ def _of_others(told: Told) -> dict[str, Any]:
 
 
 def _of_minute(runtime: Mapping[str, str], key: str) -> float | None:
-    """The rate of the last minute, of ten seconds in the first minute. The text has the rates of
-    ten seconds, a minute and ten minutes, each empty until so much time has passed."""
+    """The rate of the last minute; in the first minute that of ten seconds. The text has the rates
+    of ten seconds, a minute and ten minutes, separated by blanks. A rate is empty while the broker
+    is younger than its span."""
     ten_seconds, _, rest = runtime.get(key, "").partition(" ")
     return _number(rest.partition(" ")[0] or ten_seconds)
 
