@@ -470,9 +470,7 @@ class Daemon:
             turns=turns,
             form=self.form,
             further={
-                **dict.fromkeys(
-                    (RequestCode.DRAIN, RequestCode.DRAIN_STATUS), self._drain_request
-                ),
+                **dict.fromkeys((RequestCode.DRAIN, RequestCode.DRAIN_STATUS), self._drain_request),
                 **dict.fromkeys(_OVERVIEW, self._serve_overview),
             },
         )
