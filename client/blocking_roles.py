@@ -235,7 +235,6 @@ class Admin(_Role[AsyncAdmin]):
     group_progress = _blocking(AsyncAdmin.group_progress)
     reset_group = _blocking(AsyncAdmin.reset_group)
     reset_queue = _blocking(AsyncAdmin.reset_queue)
-    administered_at = _blocking(AsyncAdmin.administered_at)
     clone_offsets = _blocking(AsyncAdmin.clone_offsets)
     commit_offset = _blocking(AsyncAdmin.commit_offset)
     min_offset = _blocking(AsyncAdmin.min_offset)
