@@ -319,7 +319,6 @@ OTHERS: Final[Containers] = {
     },
     "a hundred codes at most are told": {"broker/routing/router.py": "Router._unsupported"},
     "what the wiring puts there at the start": {
-        "broker/core.py": "BrokerCore._more_handlers",
         "broker/messages/pull.py": "PullProcessor._judging",
         "broker/monitoring/health_checks.py": "HealthChecks._checks",
         "broker/monitoring/metrics.py": "Metrics._sections Metrics._tops Metrics.section_failures "
