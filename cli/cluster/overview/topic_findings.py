@@ -263,6 +263,15 @@ def _rights(span: QueueRoute, broker: HereOn | None, topic: str) -> Iterator[Fin
                 f"{rights_text(whole) or 'none'}",
                 f"aerobee broker permission {span.broker_name} --{word} yes",
             )  # fmt: skip
+        elif broker is not None and broker.perm is not None and broker.perm & bit:
+            yield _finding(
+                span, f"{word}_withheld",
+                f"the broker has it with {rights_text(broker.perm)}, and it is registered with "
+                f"{rights_text(span.perm) or 'none'}: the broker is drained, or name servers were "
+                "told to withhold the right",
+                f"aerobee broker drain {span.broker_name} --undo ends a drain; a registration of "
+                "changed topics ends the other",
+            )  # fmt: skip
         else:
             yield _finding(
                 span, f"topic_without_{word}",

@@ -80,8 +80,11 @@ def test_a_broker_that_is_gone_and_one_with_a_slave_alone() -> None:
 
 
 def test_rights_are_lacked_by_the_topic_or_by_the_broker() -> None:
-    assert words(facts(route(perm=4))) == [("topic_without_write", "bee")]
-    assert words(facts(route(perm=2))) == [("topic_without_read", "bee")]
+    for perm, word in ((4, "topic_without_write"), (2, "topic_without_read")):
+        here = HAS._replace(perm=perm)
+        assert words(facts(route(perm=perm), here=here)) == [(word, "bee")]
+    # The broker's own table has the right.
+    assert words(facts(route(perm=4))) == [("write_withheld", "bee")]
     closed = HAS._replace(broker_perm=4)
     assert words(facts(route(perm=4), here=closed)) == [("broker_without_write", "bee")]
 
