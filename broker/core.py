@@ -100,11 +100,19 @@ if TYPE_CHECKING:
     from aerobee.broker.cluster.role_change import RoleChange
     from aerobee.broker.cluster.table_copies.copied_table import CopiedTable
     from aerobee.broker.cluster.table_copies.master_calls import MasterCalls
+    from aerobee.broker.requests.administration.group_lag import GroupLagRequests
     from aerobee.broker.requests.administration.message_state import MessageStates
+    from aerobee.broker.tables.stuck_queues import StuckQueues
     from aerobee.protocol.frames.command import Command
     from aerobee.remoting.connections.connection import Connection
+    from aerobee.remoting.turns import Steps
 
 C = TypeVar("C")
+
+#: How often a look for queues begins in which groups stand, and how long a queue stands before it
+#: is said to be stuck.
+STUCK_LOOK_S = 15.0
+STUCK_S = 60.0
 
 # The interval of looks at held pulls and waiting answers; a hold lasts at most this much too long.
 _SWEEP_S = 0.2
@@ -227,6 +235,7 @@ class BrokerCore:
             store=self.store,
             retries=self.retries,
         )
+        self._stuck_after_s = STUCK_S
         self._build_filters()
         self.tables = Tables(
             self.topics,
@@ -409,6 +418,31 @@ class BrokerCore:
         from aerobee.broker.requests.administration.message_state import MessageStates
 
         return MessageStates(self.tables, self.store, self.delays)
+
+    @cached_property
+    def stuck(self) -> StuckQueues:
+        """Watches for queues in which groups do not come on."""
+        # The first look is long after the start, which does without this module.
+        from aerobee.broker.tables.stuck_queues import StuckQueues
+
+        return StuckQueues(self.lag, self.clients, self._loop.time, self._stuck_after_s)
+
+    def _group_lag(self, connection: Connection, command: Command) -> Steps:
+        return self._group_lags.group_lag(connection, command)
+
+    @cached_property
+    def _group_lags(self) -> GroupLagRequests:
+        # The import brings modules that a broker whom nobody asks does without.
+        from aerobee.broker.requests.administration.group_lag import GroupLagRequests
+
+        return GroupLagRequests(
+            self.settings,
+            self.tables,
+            store=self.store,
+            stuck=self.stuck,
+            held=self.held,
+            locks=self.locks,
+        )
 
     def follow(self, finder: Finder, tls: ssl.SSLContext | None, calls: MasterCalls) -> None:
         """Begin to follow the master that `finder` finds, and to copy its tables by `calls`."""
@@ -667,9 +701,10 @@ class BrokerCore:
             RequestCode.GET_BROKER_HA_STATUS: self._ha_status,
             RequestCode.MESSAGE_STATE: self._message_state,
             RequestCode.AUDIT_EVENTS: self._audit_events,
+            RequestCode.GROUP_LAG: self._group_lag,
             **SettingsRequests(settings, self._live_settings).handlers(),
             **AccessRequests(settings, endpoint, self.access, wall_clock_ms).handlers(),
-            **ResetRequests(name, tables, store, stats).handlers(),
+            **ResetRequests(name, tables, store, stats, self._bodies).handlers(),
             **ProgressRequests(name, tables, store).handlers(),
             **QueueRequests(self.clients, store).handlers(),
             **self.delays.handlers(),
@@ -696,6 +731,7 @@ class BrokerCore:
         every(max(_FORGET_S, 2 * saved_s), "deletions", self._forgetting.look)
         counting = Spread(self.turns, self.retries.step)
         every(1.0, "retries that wait", counting.go_on, first_s=0.0)
+        every(STUCK_LOOK_S, "stuck queues", Spread(self.turns, lambda: self.stuck.step()).go_on)
         every(1.0, "rates", store.stats_service.sample)
         every(SAMPLE_S, "traffic", Spread(self.turns, self._traffic.step).go_on)
         every(1.0, "mending queues", store.repair_queues)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from aerobee.client.connections.asking_session import AskingSession
 from aerobee.client.connections.session import SUCCESS, Session
 from aerobee.client.errors import (
     CallerError,
@@ -57,6 +56,7 @@ from aerobee.protocol.bodies.topics import TopicConfig, parse_topic_table
 from aerobee.protocol.bodies.waiting import WaitingMessages
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command
+from aerobee.protocol.frames.fastjson import dumps
 from aerobee.protocol.headers.admin import (
     CloneOffsetHeader,
     ConsumeStatsHeader,
@@ -68,6 +68,9 @@ from aerobee.protocol.headers.admin import (
 from aerobee.protocol.headers.client import ConsumerListHeader, QueryMessageHeader
 from aerobee.protocol.message.record import iterate_records
 from aerobee.protocol.names import check_topic_name, retry_topic, why_no_group_topic
+
+if TYPE_CHECKING:
+    from aerobee.client.connections.asking_session import AskingSession
 
 T = TypeVar("T")
 
@@ -117,7 +120,12 @@ class Admin(OffsetsRole):
         that do not answer a question about all are left out; `unanswered` has them, and whoever
         has not answered once is not asked again."""
         checked = checked_options(options, ClientOptions)
-        self._asking = AskingSession(name_servers, checked) if leaves_out_silent else None
+        self._asking: AskingSession | None = None
+        if leaves_out_silent:
+            # Most commands do without.
+            from aerobee.client.connections.asking_session import AskingSession
+
+            self._asking = AskingSession(name_servers, checked)
         super().__init__(self._asking or Session(name_servers, checked))
         given = () if admin_address is None else admin_address
         self._admin_addresses = (given,) if isinstance(given, str) else tuple(given)
@@ -177,6 +185,14 @@ class Admin(OffsetsRole):
         names = set(brokers)
         found = (await self.cluster()).brokers.items()
         await self._administered(masters(one for name, one in found if name in names))
+
+    async def administered_masters(self, brokers: Iterable[str]) -> dict[str, str]:
+        """The addresses where the masters of these are administered, by their names. Raises
+        MasterAway for a broker without a master, and CallerError as `check_administered`."""
+        names = set(brokers)
+        found = masters((await self.cluster()).brokers.values())
+        _check_none_away(names - found.keys())
+        return await self._administered({name: found[name] for name in names})
 
     async def _administered(self, masters: dict[str, str]) -> dict[str, str]:
         """The addresses where these are administered, by the same names. Of several, each is asked
@@ -239,6 +255,12 @@ class Admin(OffsetsRole):
 
     async def _all_masters(self) -> dict[str, str]:
         return _masters(await self.cluster(), None, None)
+
+    async def readable_brokers(self) -> dict[str, str]:
+        """The addresses where brokers are asked for what they know, by their names: the masters,
+        and with `reads_slaves` a slave of each broker without a master."""
+        self._session.check_running()
+        return await self._all_readable()
 
     async def _all_readable(self) -> dict[str, str]:
         """The masters, and with `reads_slaves` a slave of each broker without a master."""
@@ -534,6 +556,23 @@ class Admin(OffsetsRole):
             address,
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
             header.to_ext(),
+            accept=_ONLINE_OR_NOT,
+        )
+        return answer.code == ResponseCode.SUCCESS
+
+    async def put_members_at(
+        self, broker: str, group: str, topic: str, offsets: Mapping[MessageQueue, int]
+    ) -> bool:
+        """Have a broker of ours tell the members of a group to go on at these offsets of queues of
+        a topic, and nowhere else in it; False when no member is online there. Never to be asked of
+        RocketMQ's brokers, which know resets by a time alone."""
+        body = dumps({"offsetTable": dict(offsets)})
+        address = await self.administered_at(broker)
+        answer = await self._session.call(
+            address,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+            ResetOffsetHeader(topic, group, END_OF_QUEUE, is_force=True).to_ext(),
+            body,
             accept=_ONLINE_OR_NOT,
         )
         return answer.code == ResponseCode.SUCCESS

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Container, Generator, Iterable, Iterator
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -153,6 +153,15 @@ class HeldPulls:
         """Seconds that a pull has been held so far."""
         return self._clock() - pull.since
 
+    def waiting(self, topic: str, queue_id: int, group: str) -> Connection | None:
+        """The connection by which a member of a group waits in a queue; None if none is among the
+        first pulls that are held there."""
+        for lane in self._lanes:
+            for pull in lane.held_in((topic, queue_id))[:_LOOKS]:
+                if pull.header.consumer_group == group and not pull.connection.closed:
+                    return pull.connection
+        return None
+
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
         """Replay the pulls that messages answer: as many as a slice allows, the others in the
         next turns."""
@@ -229,6 +238,10 @@ class _Lane:
             pulls = tuple(self._held.get(key, ()))
             for at in range(0, len(pulls), _STEP):
                 yield pulls[at : at + _STEP]
+
+    def held_in(self, key: _Key) -> Sequence[HeldPull]:
+        """The pulls that are held in a queue, without those that are being looked at now."""
+        return self._held.get(key, ())
 
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
         """Note what has arrived, and judge by it."""

@@ -1,10 +1,4 @@
-"""Metric sections about the store: its marks, times and disk, what was deleted and why, and how far
-consumers are behind.
-
-`tables/lag.py` says what lag is. It asks the store's queues, which only the loop may do. With many
-groups and queues that adds up to more than the loop should be held for, so `lag` lets it turn every
-millisecond; the answer is then a picture taken over a few turns, as lag is anyway.
-"""
+"""Metric sections about the store: its marks, times and disk, and what was deleted and why."""
 
 from __future__ import annotations
 
@@ -14,15 +8,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import NamedTuple
 
 from aerobee.broker.broker_stats import Buckets
-from aerobee.broker.monitoring.broker_metrics import error_word, yes_no
-from aerobee.broker.monitoring.metrics import Fill, LoopTurns, Page, Row, under
-from aerobee.broker.tables.lag import ConsumerLag, QueueLag
-from aerobee.broker.tables.topics import TopicTable
+from aerobee.broker.monitoring.broker_metrics import error_word
+from aerobee.broker.monitoring.metrics import Row, under
 from aerobee.config.model import Settings
-from aerobee.protocol.names import is_light, is_retry_topic, is_system_group
 from aerobee.store.background.retention.triggers import FORCED, MANUAL, SPACE, TIME
 from aerobee.store.disk.files import DiskSpace, Files
 from aerobee.store.message_store import MessageStore
@@ -30,8 +20,6 @@ from aerobee.store.recovery.recovery_report import RecoveryReport
 from aerobee.store.segments.transient_pool import NO_POOL
 from aerobee.store.store_stats import BOUNDS_S, Histogram
 
-# Reading a store time may touch a cold page of the log; past this many a scrape gives no more.
-_TIME_READS = 1000
 _SIZE_KEPT_S = 60.0
 _BLOCK_BYTES = 512  # the unit of st_blocks on every file system
 _REASONS = (TIME, SPACE, MANUAL, FORCED)
@@ -168,82 +156,6 @@ def _tree_bytes(path: str) -> int:
             except FileNotFoundError:
                 continue  # expired between the listing and now
     return total
-
-
-class _Behind(NamedTuple):
-    topic: str
-    group: str
-    messages: int  # in its queues
-    waiting: int  # for their next try, in no queue of its own
-    inflight: int
-    oldest_ms: int | None  # store time of the oldest unread message, None when not asked
-
-
-async def lag(
-    consumer_lag: ConsumerLag,
-    store: MessageStore,
-    topics: TopicTable,
-    has_light_queues: bool,
-    wall_clock: Callable[[], float] = time.time,
-) -> Fill:
-    """The number and the age of the messages that each group has before it in each topic. Light
-    queues are not shown: each of thousands would be a series."""
-    behind: list[_Behind] = []
-    reads_left = _TIME_READS
-    turns = LoopTurns()
-    for pair in consumer_lag.pairs():
-        await turns.pause()
-        if pair is None:
-            continue
-        topic, group = pair
-        if (has_light_queues and is_light(topic)) or not consumer_lag.queue_count(group, topic):
-            continue
-        unread: list[QueueLag] = []
-        for queue in consumer_lag.queues(group, topic):
-            await turns.pause()
-            if queue.messages:
-                unread.append(queue)
-        may_read = len(unread) <= reads_left
-        reads_left -= len(unread) if may_read else 0
-        oldest_ms = _oldest_ms(store, topic, unread) if may_read else None
-        messages = sum(queue.messages for queue in unread)
-        inflight = sum(queue.given_out - queue.begin for queue in unread)
-        waiting = consumer_lag.waiting_retries(group, topic)
-        behind.append(_Behind(topic, group, messages, waiting, inflight, oldest_ms))
-    now_ms = int(wall_clock() * 1000)
-
-    def fill(page: Page) -> None:
-        labels = ["consumer_group", "topic", "is_retry", "is_system"]
-        lag = page.family("rocketmq_consumer_lag_messages", "Messages not yet consumed", labels)
-        inflight = page.family(
-            "rocketmq_consumer_inflight_messages", "Messages given out, not yet consumed", labels
-        )
-        ready = page.family(
-            "rocketmq_consumer_ready_messages", "Messages not yet given out", labels
-        )
-        age = page.family(
-            "rocketmq_consumer_lag_latency_milliseconds",
-            "Age of the oldest message not yet consumed, 0 without such a message",
-            labels,
-            merge=max,
-        )
-        for topic, group, messages, waiting, given_out, oldest_ms in behind:
-            system = topics.is_system(topic) or is_system_group(group)
-            values = (group, topic, yes_no(is_retry_topic(topic)), yes_no(system))
-            lag.add(messages + waiting, *values)
-            inflight.add(given_out, *values)
-            ready.add(messages - given_out, *values)
-            if oldest_ms is not None:
-                age.add(max(0, now_ms - oldest_ms) if messages else 0, *values)
-
-    return fill
-
-
-def _oldest_ms(store: MessageStore, topic: str, unread: list[QueueLag]) -> int | None:
-    """Store time of the oldest unread message; 0 when all is read, None when it is unknown."""
-    times = [store.search.store_time(topic, queue.queue_id, queue.begin) for queue in unread]
-    known = [stored_ms for stored_ms in times if stored_ms >= 0]
-    return min(known, default=None if unread else 0)
 
 
 def deletions(

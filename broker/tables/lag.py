@@ -17,8 +17,13 @@ it as well, though no queue that it reads has it yet: `waiting_retries`, part of
 Members that begin at the end of a queue choose that place once, when they are told that there is no
 offset, and say nothing of it before they commit one. So it is noted at that answer (`note_asked`):
 with a listener that hangs on the first message that it gets, no offset follows. The notes are those
-of this run of the broker and go with the group's other counters. Where the place is not known, all
-messages of the queue count: too large a lag is a false alarm, too small a lag would hide trouble.
+of this run of the broker and go with the group's other counters.
+
+Where the group would start is not known for a queue whose first messages are gone or on disk alone,
+if no member is online that would say by which rule it begins, if it begins at a time that only it
+knows, or if it has begun before this run of the broker. The lag there is unknown: it is neither 0
+nor all messages of the queue. What has to be safe (a reset, the retention of messages) takes the
+first message in its place.
 
 A group whose members keep their own offsets (BROADCASTING) has no number here at all.
 
@@ -44,7 +49,7 @@ from aerobee.broker.tables.offsets import (
 from aerobee.broker.tables.retries_waiting import RetriesWaiting
 from aerobee.broker.tables.topics import TopicTable
 from aerobee.protocol.bodies.clients import BROADCASTING, FROM_FIRST_OFFSET, FROM_TIMESTAMP
-from aerobee.protocol.names import RETRY_PREFIX, is_retry_topic, retry_topic
+from aerobee.protocol.names import RETRY_PREFIX, dlq_topic, is_retry_topic, retry_topic
 from aerobee.remoting.connections.connection import Connection
 from aerobee.store.background.retention.deletion_plan import OffsetsByQueue
 from aerobee.store.disk.owner import OnOwner
@@ -64,11 +69,23 @@ class QueueLag(NamedTuple):
     end: int
     #: The offset after the last message that it was given, from `begin` to `end`.
     given_out: int
+    #: Whether the group begins at `begin`; otherwise it does there or later.
+    is_known: bool = True
 
     @property
     def messages(self) -> int:
-        """How many those are."""
+        """How many those are at most."""
         return self.end - self.begin
+
+    @property
+    def lag(self) -> int | None:
+        """How many those are, None where nobody knows; 0 in an empty queue, whoever knows."""
+        return self.messages if self.is_known or not self.messages else None
+
+    @property
+    def held(self) -> int | None:
+        """How many of those the group was given and has not consumed; None as `lag`."""
+        return self.given_out - self.begin if self.lag is not None else None
 
     @property
     def position(self) -> int:
@@ -187,9 +204,12 @@ class ConsumerLag:
         for queue_id in range(self.queue_count(group, topic)):
             committed = offsets.get(queue_id, NO_OFFSET)
             end = self._end(topic, queue_id)
-            begin = min(self._begin(group, topic, queue_id, committed), end)
+            begin, is_known = committed, True
+            if committed == NO_OFFSET:
+                begin, is_known = self._start(group, topic, queue_id)
+            begin = min(max(begin, self._store.min_offset(topic, queue_id)), end)
             out = min(max(given_out.get(queue_id, begin), begin), end)
-            yield QueueLag(queue_id, committed, begin, end, out)
+            yield QueueLag(queue_id, committed, begin, end, out, is_known)
 
     def waiting_retries(self, group: str, topic: str | None = None) -> int:
         """How many messages that a group has failed on wait for their next try; with a topic: those
@@ -215,21 +235,28 @@ class ConsumerLag:
         return max(committed, self._store.min_offset(topic, queue_id))
 
     def start(self, group: str, topic: str, queue_id: int) -> int:
-        """Where a group starts in a queue that it has no offset in."""
+        """Where a group starts in a queue that it has no offset in, or an offset before that."""
+        return self._start(group, topic, queue_id)[0]
+
+    def _start(self, group: str, topic: str, queue_id: int) -> tuple[int, bool]:
+        """Returns what `start` does, and whether the group starts at that very offset."""
         first = self._first(topic, queue_id)
         if self._offsets.are_lost:
-            return first
+            return first, True
         noted = self._stats.began(group, topic).get(queue_id)
         if noted is not None:
-            return max(noted, first)
+            return max(noted, first), True
+        if self.is_fresh(topic, queue_id):
+            return first, True
         live = self._clients.consumer_group(group)
-        if live is None or not _begins_at_end(live, topic):
-            return first
-        # With something in hand it has begun, before this run if that is not noted.
-        has_begun = queue_id in self._stats.pulled(group, topic)
-        if has_begun or self.is_fresh(topic, queue_id):
-            return first
-        return self._end(topic, queue_id)
+        if live is None:
+            return first, False
+        if not _begins_at_end(live, topic):
+            return first, live.consume_from_where != FROM_TIMESTAMP
+        if queue_id in self._stats.pulled(group, topic):
+            # It has begun, before this run of the broker or too long ago to be noted still.
+            return first, False
+        return self._end(topic, queue_id), True
 
     def is_fresh(self, topic: str, queue_id: int) -> bool:
         """Whether nothing of the queue is gone or on disk alone; so for an unknown one too. Then
@@ -241,12 +268,25 @@ class ConsumerLag:
             topic, queue_id, 0
         )
 
-    def note_asked(self, connection: Connection, group: str, topic: str, queue_id: int) -> None:
-        """A group is about to be told that it has no offset in a queue, and begins where it
-        chooses: note that place if it is the end. Only a member's own question takes the place of
-        an earlier note: tools ask, too. A client may ask by another connection than it sends its
-        heartbeats by, so the first question counts, whoever asks. Nothing is noted of a group that
-        is not online."""
+    def dead(self, group: str) -> int:
+        """How many messages the group has given up on, of those that are not deleted yet."""
+        topic = dlq_topic(group)
+        config = self._topics.get(topic)
+        if config is None:
+            return 0
+        queues = range(config.read_queues)
+        return sum(self._end(topic, one) - self._first(topic, one) for one in queues)
+
+    def note_asked(
+        self, connection: Connection, group: str, topic: str, queue_id: int, offset: int | None
+    ) -> None:
+        """A group that has no offset in a queue asks for it. It is about to be told `offset`, or
+        None: then it begins where it chooses. Note where it begins, of groups that would begin at
+        the end of a queue a moment later.
+
+        Only a member's own question takes the place of an earlier note: tools ask, too. A client
+        may ask by another connection than it sends its heartbeats by, so the first question counts,
+        whoever asks. Nothing is noted of a group that is not online."""
         live = self._clients.consumer_group(group)
         config = self._topics.get(topic) if live and topic in live.subscriptions else None
         if live is None or config is None or not 0 <= queue_id < config.read_queues:
@@ -255,7 +295,8 @@ class ConsumerLag:
         if not is_member and queue_id in self._stats.began(group, topic):
             return
         if _begins_at_end(live, topic):
-            self._stats.begins(live.name, config.name, queue_id, self._end(topic, queue_id))
+            place = self._end(topic, queue_id) if offset is None else offset
+            self._stats.begins(live.name, config.name, queue_id, place)
 
     def _first(self, topic: str, queue_id: int) -> int:
         return max(self._store.min_offset(topic, queue_id), 0)

@@ -153,9 +153,13 @@ FILLED: Final[Mapping[str, tuple[str, str, str]]] = {
         "add_context",
     ),
     "topic": ("list, create, describe and delete topics", "cli.arguments.topics", "add_topic"),
-    "group": ("list and describe consumer groups", "cli.arguments.groups", "add_group"),
+    "group": (
+        "list, describe, explain, create, update and delete consumer groups",
+        "cli.arguments.groups",
+        "add_group",
+    ),
     "offset": (
-        "where consumer groups are: show, reset, clone",
+        "where consumer groups are: show, reset, clone, undo",
         "cli.arguments.groups",
         "add_offset",
     ),

@@ -121,6 +121,16 @@ async def say_unanswered(admin: Admin) -> int:
     return CANNOT_CONNECT if silent else OK
 
 
+async def say_silent_name_servers(admin: Admin) -> int:
+    """Say which name servers did not answer, as `say_unanswered` does, where brokers are named in
+    another way."""
+    silent = await admin.unanswered()
+    servers = {address: silent[address] for address in admin.name_servers if address in silent}
+    for address, error in sorted(servers.items()):
+        say(f"name server {address} does not answer, the rest is shown: {error}")
+    return CANNOT_CONNECT if servers else OK
+
+
 def say_slaves_read(admin: Admin) -> None:
     """Say which brokers have no master, so that what is shown of them comes from a slave."""
     if names := sorted(admin.slaves_read):

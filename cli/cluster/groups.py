@@ -1,102 +1,157 @@
-"""`aerobee group list` and `describe`: consumers, their topics and their lag.
+"""`aerobee group list` and `describe`: consumers, their topics, and how far they are.
 
-The broker computes the lag. Members that keep their offsets themselves (broadcasting) have a lag
-that only they know: in its place stands that word, and null in JSON.
+The brokers judge the lag (`group_view.py`). Members that keep their offsets themselves
+(broadcasting) have a lag that only they know: in its place stands that word, and null in JSON.
 """
 
 import argparse
 import asyncio
-from collections.abc import Sequence
 from typing import Final
 
 from aerobee.cli.cluster.command_session import (
     admin_of,
     check_group,
     client_command,
+    say_silent_name_servers,
     say_slaves_read,
+)
+from aerobee.cli.cluster.consumer_groups.group_view import (
+    OWN_OFFSETS,
+    BrokerQueue,
+    GroupView,
+    lag_text,
+    number_text,
+    retries_text,
     say_unanswered,
 )
+from aerobee.cli.documents import groups as documents
 from aerobee.cli.documents.document import print_document
 from aerobee.cli.documents.groups import GroupDescription, GroupSummary, GroupTopic, Member
-from aerobee.cli.printing.output import OK, CommandFailed, print_table, say, show
-from aerobee.client.admin import Admin
+from aerobee.cli.printing.output import CommandFailed, print_table, say, show
+from aerobee.cli.printing.times import span_text
+from aerobee.client.administration.group_lag import GroupQuestions
+from aerobee.nearest_name import nearest_name
 from aerobee.protocol.bodies.clients import BROADCASTING
-from aerobee.protocol.bodies.statistics import ConnectionData, ConsumeStats, GroupState
+from aerobee.protocol.bodies.statistics import ConnectionData, GroupState
 from aerobee.protocol.codes import version_name
-from aerobee.protocol.names import is_system_group, retry_topic
+from aerobee.protocol.names import is_system_group
 
 _GROUPS_AT_ONCE: Final = 16
-OWN_OFFSETS: Final = (
-    "its members keep their offsets themselves (broadcasting): how far each is, no broker knows"
-)
 
 
 @client_command
 async def list_groups(parsed: argparse.Namespace) -> int:
-    """Print the groups; those of RocketMQ's own tools only with `--all`."""
+    """Print the groups; those of RocketMQ's own tools only with `--all`, and with `--behind` those
+    that are behind, the worst first."""
     async with admin_of(parsed, reads_slaves=True, leaves_out_silent=True) as admin:
-        known = await admin.groups()
-        chosen = {
-            name: brokers
-            for name, brokers in known.items()
-            if parsed.all or not is_system_group(name)
-        }
-        turns = asyncio.Semaphore(_GROUPS_AT_ONCE)
-        groups = await asyncio.gather(
-            *(_look(admin, name, brokers, turns) for name, brokers in chosen.items())
-        )
+        questions = GroupQuestions(admin)
+        known = await questions.groups()
+        chosen = [name for name in known if parsed.all or not is_system_group(name)]
+        views = await _views(questions, chosen)
         say_slaves_read(admin)
+        groups = [_summary(one, known[one.group]) for one in views]
+        if parsed.behind is not None:
+            groups = _behind(groups, parsed.behind)
         if parsed.json:
             print_document(groups, compact=parsed.watch is not None)
         else:
-            _print_groups(groups)
-        return await say_unanswered(admin)
+            _print(groups, {one.group: lag_text(one) for one in views})
+        if not views:
+            say("no consumer groups yet: the first consumer of one makes it")
+        elif parsed.behind is not None:
+            _say_left_out(views, groups, parsed.behind)
+        return max(say_unanswered(questions), await say_silent_name_servers(admin))
 
 
-def _print_groups(groups: Sequence[GroupSummary]) -> None:
+def _print(groups: list[GroupSummary], lags: dict[str, int | str]) -> None:
     print_table(
-        ("group", "brokers", "members", "topics", "behind"),
+        ("group", "brokers", "members", "topics", "lag", "given out", "retries", "dead", "stuck"),
         [
-            (one.group, ", ".join(one.brokers), one.members, one.topics, behind_text(one.lag))
+            (
+                one.group,
+                ", ".join(one.brokers),
+                one.members,
+                one.topics,
+                lags[one.group],
+                *map(number_text, (one.given_out, one.retries, one.dead, one.stuck_queues)),
+            )
             for one in groups
         ],
     )
-    if not groups:
-        say("no consumer groups yet: the first consumer of one makes it")
 
 
-async def _look(
-    admin: Admin, name: str, brokers: list[str], turns: asyncio.Semaphore
-) -> GroupSummary:
-    async with turns:
-        state = await admin.group_state(name)
-        stats = await stats_of(admin, name, state)
-    topics = {queue.topic for queue in stats.queues}
+async def _views(questions: GroupQuestions, groups: list[str]) -> list[GroupView]:
+    turns = asyncio.Semaphore(_GROUPS_AT_ONCE)
+
+    async def look(group: str) -> GroupView:
+        async with turns:
+            return GroupView(group, await questions.of(group))
+
+    return await asyncio.gather(*map(look, groups))
+
+
+def _summary(view: GroupView, brokers: list[str]) -> GroupSummary:
     return GroupSummary(
-        group=name,
+        group=view.group,
         brokers=brokers,
-        members=len(members_of(state)),
-        topics=len(topics),
-        lag=_lag(state, stats),
+        members=view.members,
+        topics=len(view.topics),
+        lag=view.lag(),
+        lag_at_least=view.lag_at_least(),
+        unknown_queues=view.unknown_queues(),
+        given_out=view.given_out(),
+        retries=view.retries,
+        dead=view.dead,
+        stuck_queues=view.stuck(),
     )
 
 
-def members_of(state: dict[str, GroupState]) -> dict[str, ConnectionData]:
-    """Each member once, by its client id; a member is online at all brokers of its topics."""
-    return {member.client_id: member for one in state.values() for member in one.connections}
+def _behind(groups: list[GroupSummary], least: int) -> list[GroupSummary]:
+    """Those that are behind by as many messages, or may be, the worst first."""
+    found = [one for one in groups if one.lag_at_least >= least or one.unknown_queues]
+    return sorted(found, key=lambda one: (-one.lag_at_least, not one.unknown_queues, one.group))
 
 
-async def stats_of(admin: Admin, group: str, state: dict[str, GroupState]) -> ConsumeStats:
-    """How far a group is in all its topics. RocketMQ's brokers have to be asked by name for those
-    that it subscribes to and has not consumed anything of."""
-    stats = await admin.group_stats(group)
-    progress = dict(stats.queues)
-    topics = {queue.topic for queue in progress}
-    if not keeps_own_offsets(state):
-        for topic in sorted({topic for one in state.values() for topic in one.subscriptions}):
-            if topic not in topics:
-                progress |= await admin.group_progress(group, topic)
-    return ConsumeStats(dict(sorted(progress.items())), stats.tps, stats.waiting_retries)
+def _say_left_out(views: list[GroupView], shown: list[GroupSummary], least: int) -> None:
+    if not shown:
+        say(f"no group is behind by {least} messages or more")
+    if own := sorted(one.group for one in views if one.is_broadcasting):
+        say(f"how far {', '.join(own)} is, no broker knows (broadcasting)")
+
+
+@client_command
+async def describe_group(parsed: argparse.Namespace) -> int:
+    """Print a group's members, how far it is behind in each topic, and where it is stuck."""
+    check_group(parsed.group)
+    async with admin_of(parsed, reads_slaves=True) as admin:
+        questions = GroupQuestions(admin)
+        view = await view_of(questions, parsed.group)
+        known = (await questions.groups()).get(parsed.group)
+        state = await questions.members(parsed.group) if view.members else {}
+        say_slaves_read(admin)
+    members = members_of(state)
+    topics = [_topic(view, one) for one in view.subscribed]
+    stuck = [stuck_queue(view, one) for one in view.stuck_queues()]
+    if parsed.json:
+        brokers = known or sorted(name for name, one in view.states.items() if one.members)
+        print_document(_description(view, brokers, members, topics, stuck))
+        return say_unanswered(questions)
+    _show(view, members, topics)
+    _show_stuck(stuck)
+    return say_unanswered(questions)
+
+
+async def view_of(questions: GroupQuestions, group: str) -> GroupView:
+    """Ask the brokers about a group. Raises CommandFailed if none of them knows it."""
+    view = GroupView(group, await questions.of(group))
+    if not view.is_known:
+        near = nearest_name(group, await questions.groups())
+        raise CommandFailed(
+            f"there is no consumer group {group}"
+            + (f"; did you mean {near}?" if near else "")
+            + " (aerobee group list shows those there are)"
+        )
+    return view
 
 
 def keeps_own_offsets(state: dict[str, GroupState]) -> bool:
@@ -105,42 +160,59 @@ def keeps_own_offsets(state: dict[str, GroupState]) -> bool:
     return any(one.message_model == BROADCASTING for one in state.values())
 
 
-def behind_text(lag: int | None) -> int | str:
-    """A group's lag for people."""
-    return "broadcast" if lag is None else lag
+def members_of(state: dict[str, GroupState]) -> dict[str, ConnectionData]:
+    """Each member once, by its client id; a member is online at all brokers of its topics."""
+    return {member.client_id: member for one in state.values() for member in one.connections}
 
 
-def retries_text(count: int) -> str:
-    """The words for messages that a group gets again, and that are in none of its queues yet."""
-    return f"{count} messages that it failed on wait for their next try"
+def _topic(view: GroupView, topic: str) -> GroupTopic:
+    return GroupTopic(
+        topic=topic,
+        subscription=view.expression(topic),
+        queues=len(view.of(topic)),
+        lag=view.lag(topic),
+        lag_at_least=view.lag_at_least(topic),
+        unknown_queues=view.unknown_queues(topic),
+        given_out=view.given_out(topic),
+        stuck_queues=view.stuck(topic),
+    )
 
 
-def _lag(state: dict[str, GroupState], stats: ConsumeStats) -> int | None:
-    return None if keeps_own_offsets(state) else stats.lag
+def stuck_queue(view: GroupView, queue: BrokerQueue) -> documents.StuckQueue:
+    """A queue that stands, with the message that it stands at and the member that has it."""
+    state, head = queue.state, queue.state.head
+    now_ms = view.states[queue.broker].now_ms
+    return documents.StuckQueue(
+        topic=state.topic,
+        broker=queue.broker,
+        queue=state.queue_id,
+        stands_s=None if state.stands_s is None else round(state.stands_s, 1),
+        given_out=state.given_out,
+        head=None
+        if head is None
+        else documents.HeadMessage(
+            offset=head.offset,
+            message_id=head.msg_id,
+            age_s=max(now_ms - head.stored_ms, 0) / 1000,
+            attempt=head.attempt,
+        ),
+        member=view.holder(queue),
+        lock_owner=state.lock_owner,
+    )
 
 
-@client_command
-async def describe_group(parsed: argparse.Namespace) -> int:
-    """Print a group's members, and how far it is behind in each topic."""
-    check_group(parsed.group)
-    async with admin_of(parsed, reads_slaves=True) as admin:
-        brokers = (await admin.groups()).get(parsed.group)
-        state = await admin.group_state(parsed.group)
-        say_slaves_read(admin)
-        if brokers is None and not state:
-            raise CommandFailed(
-                f"there is no consumer group {parsed.group} (aerobee group list shows those there "
-                "are)"
-            )
-        stats = await stats_of(admin, parsed.group, state)
-    members = members_of(state)
-    topics = _topics(parsed.group, state, stats)
-    if parsed.json:
-        print_document(_description(parsed.group, brokers or sorted(state), state, topics))
-        return OK
-    models = {f"{one.consume_type}, {one.message_model}" for one in state.values()}
-    online = f"{len(members)} members online" if members else "no member online"
-    show(f"group {parsed.group}: {'; '.join([online, *sorted(models)])}")
+def _show(view: GroupView, members: dict[str, ConnectionData], topics: list[GroupTopic]) -> None:
+    models = {
+        f"{one.consume_type}, {one.message_model}"
+        for one in view.states.values()
+        if one.consume_type
+    }
+    online = f"{view.members} members online" if view.members else "no member online"
+    show(f"group {view.group}: {'; '.join([online, *sorted(models)])}")
+    show(
+        f"waiting for another try: {number_text(view.retries)}; "
+        f"given up (dead): {number_text(view.dead)}"
+    )
     print_table(
         ("client id", "address", "language", "version"),
         [(one.client_id, one.address, one.language, version_name(one.version))
@@ -149,47 +221,54 @@ async def describe_group(parsed: argparse.Namespace) -> int:
     if members and topics:
         show("")
     print_table(
-        ("topic", "subscription", "queues", "behind"),
-        [(one.topic, one.subscription, one.queues, behind_text(one.lag)) for one in topics],
-    )
-    if keeps_own_offsets(state):
+        ("topic", "subscription", "queues", "lag", "given out", "stuck"),
+        [
+            (one.topic, one.subscription, one.queues, lag_text(view, one.topic),
+             *map(number_text, (one.given_out, one.stuck_queues)))
+            for one in topics
+        ],
+    )  # fmt: skip
+    if view.is_broadcasting:
         say(OWN_OFFSETS)
-    elif stats.waiting_retries:
-        say(f"{retries_text(stats.waiting_retries)}: they are among those of its retry topic")
-    return OK
+    elif view.retries:
+        say(f"{retries_text(view.retries)}: they are among those of its retry topic")
 
 
-def _topics(group: str, state: dict[str, GroupState], stats: ConsumeStats) -> list[GroupTopic]:
-    """The topics that it subscribes to now, those where it has offsets, and its retry topic if
-    messages wait for it."""
-    retry = {retry_topic(group): stats.waiting_retries} if stats.waiting_retries else {}
-    subscribed = {
-        topic: text for one in state.values() for topic, text in one.subscriptions.items()
-    }
-    found = []
-    for topic in sorted({*subscribed, *(queue.topic for queue in stats.queues), *retry}):
-        queues = {queue: one for queue, one in stats.queues.items() if queue.topic == topic}
-        in_topic = ConsumeStats(queues, waiting_retries=retry.get(topic, 0))
-        found.append(
-            GroupTopic(
-                topic=topic,
-                subscription=subscribed.get(topic),
-                queues=len(queues),
-                lag=_lag(state, in_topic),
+def _show_stuck(stuck: list[documents.StuckQueue]) -> None:
+    if not stuck:
+        return
+    show("")
+    print_table(
+        ("stuck in", "broker", "queue", "for", "at message", "stored", "try", "member"),
+        [
+            (
+                one.topic,
+                one.broker,
+                one.queue,
+                span_text(one.stands_s),
+                "?" if one.head is None else one.head.message_id,
+                "?" if one.head is None else f"{span_text(one.head.age_s)} ago",
+                "?" if one.head is None else one.head.attempt,
+                one.member or "?",
             )
-        )
-    return found
+            for one in stuck
+        ],
+    )
 
 
 def _description(
-    group: str, brokers: list[str], state: dict[str, GroupState], topics: list[GroupTopic]
+    view: GroupView,
+    brokers: list[str],
+    members: dict[str, ConnectionData],
+    topics: list[GroupTopic],
+    stuck: list[documents.StuckQueue],
 ) -> GroupDescription:
-    one = next(iter(state.values()), None)
+    live = [one for one in view.states.values() if one.consume_type is not None]
     return GroupDescription(
-        group=group,
+        group=view.group,
         brokers=brokers,
-        consume_type=one.consume_type if one else None,
-        message_model=one.message_model if one else None,
+        consume_type=live[0].consume_type if live else None,
+        message_model=live[0].message_model if live else None,
         members=[
             Member(
                 client_id=member.client_id,
@@ -197,7 +276,10 @@ def _description(
                 language=member.language,
                 version=version_name(member.version),
             )
-            for member in members_of(state).values()
+            for member in members.values()
         ],
         topics=topics,
+        retries=view.retries,
+        dead=view.dead,
+        stuck=stuck,
     )

@@ -8,7 +8,6 @@ Where the state may move between the two, that command names the hash of what wa
 from __future__ import annotations
 
 import argparse
-import hashlib
 import shlex
 from collections.abc import Sequence
 from typing import Final
@@ -23,6 +22,8 @@ _DIGITS: Final = 12
 
 def hash_of(shown: Document | Sequence[Document]) -> str:
     """The hash of what a preview shows, in hex digits: equal for equal documents."""
+    import hashlib  # it brings a library that commands which only show something do without
+
     return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:_DIGITS]
 
 

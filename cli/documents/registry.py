@@ -25,7 +25,12 @@ from aerobee.cli.documents.dead_letters import (
 )
 from aerobee.cli.documents.doctor import Examination
 from aerobee.cli.documents.draining import BrokerDrain
-from aerobee.cli.documents.groups import GroupDescription, GroupSummary
+from aerobee.cli.documents.groups import (
+    GroupChanged,
+    GroupDescription,
+    GroupExplanation,
+    GroupSummary,
+)
 from aerobee.cli.documents.messages import (
     MessageResend,
     MessageShown,
@@ -33,6 +38,7 @@ from aerobee.cli.documents.messages import (
     TopicPurge,
     TraceEvent,
 )
+from aerobee.cli.documents.offsets import OffsetsMoved, QueueOffset
 from aerobee.cli.documents.topics import TopicDescription, TopicExplanation, TopicSummary
 
 DOCUMENTS: Final[dict[str, Any]] = {
@@ -64,6 +70,14 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "broker config": SettingsByBroker,
     "broker permission": PermissionChange,
     "shards": Shards,
+    "group explain": GroupExplanation,
+    "group create": GroupChanged,
+    "group update": GroupChanged,
+    "group delete": GroupChanged,
+    "offset show": list[QueueOffset],
+    "offset reset": OffsetsMoved,
+    "offset clone": OffsetsMoved,
+    "offset undo": OffsetsMoved,
 }
 #: Commands whose documents have no type yet.
 UNTYPED: Final = frozenset(
@@ -73,9 +87,6 @@ UNTYPED: Final = frozenset(
         "broker clean",
         "topic create",
         "topic delete",
-        "offset show",
-        "offset reset",
-        "offset clone",
         "message send",
         "message cancel",
         "message pull",

@@ -63,7 +63,19 @@ def time_text(timestamp_ms: int) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{timestamp_ms % 1000:03d}"
 
 
-def span_text(seconds: float) -> str:
+def span_text(seconds: float | None) -> str:
+    """A span for people, in its largest unit but one; `?` if nobody knows it."""
+    if seconds is None:
+        return "?"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size or unit == "min":
+            return f"{seconds // size:.0f} {unit}"
+    raise AssertionError(seconds)
+
+
+def long_span_text(seconds: float) -> str:
     """A span of time for people, in its two largest units: 3 h 20 min."""
     if seconds < 60:
         return f"{seconds:.0f} s"

@@ -1,4 +1,4 @@
-"""Questions of administrators beyond those of `client/admin.py`.
+"""Questions and changes of administrators beyond those of `client/admin.py`.
 
-The functions take the session of a client that is started, or an `Admin`, and belong to its loop.
+The functions take a client that is started, or its session, and belong to its loop.
 """

@@ -263,6 +263,9 @@ BOUNDED: Final[Containers] = {
         "broker/staging/stage_table.py": "StageTable._dropped StageTable._dropped_unseen"
     },
     "beginnings of groups": {"broker/broker_stats.py": "BrokerStats._began"},
+    "queues watched for groups that stand": {
+        "broker/tables/stuck_queues.py": "StuckQueues._next StuckQueues._seen"
+    },
 }
 
 OTHERS: Final[Containers] = {
@@ -392,6 +395,8 @@ OTHERS: Final[Containers] = {
         "client/administration/asked_brokers.py": "AskedBrokers.slaves "
         "AskedBrokers._addresses AskedBrokers.unanswered",
         "client/admin.py": "Admin._admin_ports Admin._checked Admin.slaves_read",
+        "client/administration/group_lag.py": "GroupQuestions._addresses "
+        "GroupQuestions._of_rocketmq GroupQuestions._tables GroupQuestions.unanswered",
         "client/connections/background.py": "FirstAlone._done FirstAlone._first "
         "TaskOwner._tasks TaskOwner.failures",
         "client/administration/overview.py": "GroupMembers.consumers GroupMembers.producers "

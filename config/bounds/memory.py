@@ -144,8 +144,16 @@ FIXED: Final = (
         10_000,
         "queues",
         Limit("where groups began that begin at the end of queues",
-              "the oldest are forgotten: lag counts from the first message",
-              "rocketmq_consumer_lag_messages", bytes_each=600),
+              "the oldest are forgotten: how far those groups are behind there is not known",
+              "aerobee_consumer_lag_unknown_queues", bytes_each=600),
+    ),
+    Fixed(
+        "queues watched for groups that stand",
+        20_000,
+        "queues",
+        Limit("queues that groups online are behind in, at two looks",
+              "of further ones nobody says that they are stuck", "aerobee_group_stuck_queues",
+              bytes_each=600),
     ),
     Fixed(
         "remembered refusals",

@@ -554,6 +554,23 @@ def _asked(code: int, *exts: dict[str, str]) -> Inputs:
     return lambda _full: [[Request(code, ext)] for ext in exts]
 
 
+def _resets(full: Full) -> list[list[Request]]:
+    """To a time, and to the offsets of a body that names all queues of the topic."""
+    code = Code.INVOKE_BROKER_TO_RESET_OFFSET
+    ext = {"topic": WIDE, "group": GROUP, "timestamp": "1", "isForce": "true"}
+    queues = range(full.most(SETTINGS["max_queues_per_topic"]))
+    given = [
+        {
+            "topic": WIDE,
+            "brokerName": full.core.settings.broker_name,
+            "queueId": queue_id,
+            "offset": 0,
+        }
+        for queue_id in queues
+    ]
+    return [[Request(code, ext)], [Request(code, ext, _json({"offsetTable": given}))]]
+
+
 def _of_a_member(code: int) -> Inputs:
     """Requests to the member that is found last, with the largest header, about the largest
     message; the answer is as large as an answer may be."""
@@ -682,10 +699,7 @@ BROKER: dict[int, Inputs] = {
     Code.GET_CONSUMER_LIST_BY_GROUP: _plain(Code.GET_CONSUMER_LIST_BY_GROUP),
     Code.LOCK_BATCH_MQ: _locks(Code.LOCK_BATCH_MQ),
     Code.UNLOCK_BATCH_MQ: _locks(Code.UNLOCK_BATCH_MQ),
-    Code.INVOKE_BROKER_TO_RESET_OFFSET: _asked(
-        Code.INVOKE_BROKER_TO_RESET_OFFSET,
-        {"topic": WIDE, "group": GROUP, "timestamp": "1", "isForce": "true"},
-    ),
+    Code.INVOKE_BROKER_TO_RESET_OFFSET: _resets,
     Code.QUERY_CONSUME_TIME_SPAN: _asked(
         Code.QUERY_CONSUME_TIME_SPAN, {"topic": WIDE, "group": GROUP}
     ),
@@ -712,6 +726,7 @@ BROKER: dict[int, Inputs] = {
     Code.MESSAGE_STATE: _asked(Code.MESSAGE_STATE, {"offset": "0"}),
     Code.BROKER_STATUS: _asked(Code.BROKER_STATUS, {"topic": TOPIC}),
     Code.CLIENTS: _asked(Code.CLIENTS, {"details": "true"}),
+    Code.GROUP_LAG: _asked(Code.GROUP_LAG, {"consumerGroup": GROUP}),
     Code.LOG_RANGES: _asked(
         Code.LOG_RANGES, {"start": "0", "end": str(MOST_RANGE_BYTES), "parts": str(MOST_PARTS)}
     ),

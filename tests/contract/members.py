@@ -52,12 +52,19 @@ class Member:
         version: int = PROTOCOL_VERSION,
         expression: str = "*",
         message_model: str = "CLUSTERING",
+        expression_type: str = "TAG",
     ) -> Member:
         member = cls(client_id, answers)
         host, _, port = broker.rpartition(":")
         member.caller = await Caller.connect(host, int(port), TIMEOUT_S, member._on_request)
         subscriptions = [
-            {"topic": name, "subString": expression, "subVersion": 1} for name in topics
+            {
+                "topic": name,
+                "subString": expression,
+                "subVersion": 1,
+                "expressionType": expression_type,
+            }
+            for name in topics
         ]
         data = {
             "groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": message_model,

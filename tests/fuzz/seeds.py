@@ -225,6 +225,11 @@ BROKER_SEEDS: tuple[Seed, ...] = (
         Code.INVOKE_BROKER_TO_RESET_OFFSET,
         {"topic": TOPIC, "group": GROUP, "timestamp": "1700000000000", "isForce": "true"},
     ),
+    Seed(
+        Code.INVOKE_BROKER_TO_RESET_OFFSET,
+        {"topic": TOPIC, "group": GROUP, "timestamp": "-1", "isForce": "true"},
+        _json({"offsetTable": [{**_LOCK["mqSet"][0], "brokerName": "test-broker", "offset": 0}]}),
+    ),
     Seed(Code.QUERY_CONSUME_TIME_SPAN, {"topic": TOPIC, "group": GROUP}),
     Seed(
         Code.QUERY_CORRECTION_OFFSET,
@@ -254,6 +259,7 @@ BROKER_SEEDS: tuple[Seed, ...] = (
     Seed(Code.AUDIT_EVENTS, {"sinceTimestamp": "1", "file": "1", "position": "0"}),
     Seed(Code.BROKER_STATUS, {"topic": TOPIC}),
     Seed(Code.CLIENTS, {"group": GROUP, "topic": TOPIC, "address": "", "details": "true"}),
+    Seed(Code.GROUP_LAG, {"consumerGroup": GROUP, "topic": TOPIC}),
     Seed(Code.LOG_RANGES, {"start": "0", "end": "4096", "parts": "8"}),
     Seed(Code.REPLICA_TABLES, {"topics": "", "offsets": "1", "timer": "", "stages": ""}),
     Seed(Code.STAGE_CAPABILITY, {}),

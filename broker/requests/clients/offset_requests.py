@@ -57,11 +57,12 @@ class OffsetRequests:
             if self._offsets.are_lost:
                 offset = self._lag.start(header.consumer_group, topic, queue_id)
                 return encode_success(command, ext={"offset": str(offset)})
-            if not self._lag.is_fresh(topic, queue_id):
-                self._lag.note_asked(connection, header.consumer_group, topic, queue_id)
+            told = 0 if self._lag.is_fresh(topic, queue_id) else None
+            self._lag.note_asked(connection, header.consumer_group, topic, queue_id, told)
+            if told is None:
                 remark = "not found: the group has no offset in this queue; it may be new"
                 return encode_response(command, ResponseCode.QUERY_NOT_FOUND, remark, {})
-            offset = 0
+            offset = told
         return encode_success(command, ext={"offset": str(offset)})
 
     def update(self, _connection: Connection, command: Command) -> bytes:

@@ -10,6 +10,9 @@ the group's place.
 A caller may name one queue and the offset where it is to go on, as RocketMQ 5 has it; then the
 other queues stay as they are.
 
+Aerobee's tools may give the offsets themselves, in a body that RocketMQ's requests do not have: to
+take a reset back (`aerobee offset undo`).
+
 A group that has no offset in a queue, such as a group whose listener hangs on its first message,
 gets an offset first: the offset at which it would start (`tables/lag.py`), so that nothing is
 passed over if the members do not hear of the reset. RocketMQ refuses to reset such a group. Nothing
@@ -23,13 +26,14 @@ import logging
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
+from aerobee.broker.background.loop_workers import BodyReader
 from aerobee.broker.broker_stats import BrokerStats
 from aerobee.broker.requests.clients.running_consumers import LEAST_VERSION, check_version
 from aerobee.broker.routing.router import Handler
 from aerobee.broker.tables.clients import GroupMember
 from aerobee.broker.tables.offsets import NO_OFFSET
 from aerobee.broker.tables.tables import Tables
-from aerobee.protocol.bodies.common import MessageQueue
+from aerobee.protocol.bodies.common import MessageQueue, parse_offset_table
 from aerobee.protocol.bodies.offsets import reset_in_steps, reset_list_in_steps
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
@@ -57,9 +61,15 @@ class ResetRequests:
     """Serves administrators. Loop thread only."""
 
     def __init__(
-        self, broker_name: str, tables: Tables, store: MessageStore, stats: BrokerStats
+        self,
+        broker_name: str,
+        tables: Tables,
+        store: MessageStore,
+        stats: BrokerStats,
+        bodies: BodyReader,
     ) -> None:
         self._broker_name = broker_name
+        self._bodies = bodies
         self._topics = tables.topics
         self._offsets = tables.offsets
         self._clients = tables.clients
@@ -79,7 +89,10 @@ class ResetRequests:
                 "offsets are reset by time here (timestamp, -1 for the end), or to one offset of "
                 "one queue, which queueId has to name"
             )
-        offsets = yield from self._targets(header)
+        if command.body:
+            offsets = yield from self._given(header, command.body)
+        else:
+            offsets = yield from self._targets(header)
         members = yield from self._members(header)
         yield from self._commit_missing(header.group, offsets)
         answer = yield from reset_in_steps(offsets)
@@ -125,6 +138,34 @@ class ResetRequests:
                 target = min(target, self._position(header.group, topic.name, queue_id))
             targets[MessageQueue(topic.name, self._broker_name, queue_id)] = target
         return targets
+
+    def _given(
+        self, header: ResetOffsetHeader, body: bytes
+    ) -> Generator[asyncio.Future[Any] | None, None, dict[MessageQueue, int]]:
+        """The offsets that the request names, each within its queue."""
+        topic = self._topics.get(header.topic)
+        if topic is None:
+            raise BadRequest.system_error(f"there is no topic {header.topic} in this broker")
+        self._check_group(header)
+        given = yield from self._bodies.read(parse_offset_table, body)
+        queues = max(topic.read_queues, topic.write_queues)
+        for number, (queue, offset) in enumerate(given.items(), 1):
+            if number % _STEP_COMMITS == 0:
+                yield None
+            if queue[:2] != (topic.name, self._broker_name) or not 0 <= queue.queue_id < queues:
+                raise BadRequest.system_error(
+                    f"{self._broker_name} has no queue {queue.queue_id} of {queue.topic} at "
+                    f"{queue.broker_name} for a reset of {topic.name}"
+                )
+            end = max(self._store.max_offset(topic.name, queue.queue_id), 0)
+            if not 0 <= offset <= end:
+                raise BadRequest.system_error(
+                    f"offset {offset} of queue {queue.queue_id} of {topic.name} is not within 0 "
+                    f"and its end, {end}"
+                )
+        if not given:
+            raise BadRequest.system_error("the body of the reset names no queue")
+        return given
 
     def _check_group(self, header: ResetOffsetHeader) -> None:
         """Refuse a group that nobody knows, or that has nothing to do with the topic."""

@@ -18,7 +18,7 @@ from aerobee.cli.cluster.overview.status_reports import report_of
 from aerobee.cli.documents.brokers import BrokerReport, Status
 from aerobee.cli.documents.document import print_document
 from aerobee.cli.printing.output import OK, CommandFailed, print_table, say, show
-from aerobee.cli.printing.times import span_text, time_text
+from aerobee.cli.printing.times import long_span_text, time_text
 from aerobee.client.administration.overview import Told, ask_all, ask_status
 from aerobee.client.errors import NetworkError
 from aerobee.remoting.peers import naming
@@ -97,7 +97,7 @@ def _row(one: BrokerReport) -> tuple[object, ...]:
 
 def _full_in(one: BrokerReport) -> str:
     if one.disk_full_in_s is not None:
-        return span_text(one.disk_full_in_s)
+        return long_span_text(one.disk_full_in_s)
     growth = one.disk_growth_bytes_per_s
     return _UNKNOWN if growth is None else "-"
 

@@ -113,7 +113,7 @@ OPEN = {code for code, needs in BROKER_NEEDS.items() if needs is nothing}
 NOT_THERE = {
     *(Code.RECALL_MESSAGE, Code.STAGE_CHUNK, Code.WAITING_MESSAGES),
     *(Code.LOG_RANGES, Code.REPLICA_TABLES, Code.AUDIT_EVENTS, Code.DRAIN),
-    *(Code.DRAIN_STATUS, Code.MESSAGE_STATE),
+    *(Code.DRAIN_STATUS, Code.MESSAGE_STATE, Code.GROUP_LAG),
     *(Code.BROKER_STATUS, Code.CLIENTS),
 }
 

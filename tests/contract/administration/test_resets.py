@@ -17,6 +17,7 @@ from aerobee.protocol.bodies.common import MessageQueue, parse_offset_table
 from aerobee.protocol.bodies.statistics import ConsumeStats
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.frames.command import Command, make_request
+from aerobee.protocol.frames.fastjson import dumps
 from aerobee.protocol.message.record import decode_records
 from aerobee.testing import RunningBroker
 from tests.contract.conftest import TIMEOUT_S, Wire
@@ -274,6 +275,29 @@ async def test_without_a_member_the_tool_is_told_to_commit_itself(wire: Wire, jo
     answer = await wire.call(RESET, reset("Offline", "Offline", 0))
     assert answer.code == ResponseCode.CONSUMER_NOT_ONLINE
     assert "no member online" in (answer.remark or "")
+
+
+async def test_offsets_in_the_body_are_those_that_members_are_told(
+    running: RunningBroker, wire: Wire, joined: Any
+) -> None:
+    """Aerobee's own way, to take a reset back: the time means nothing then."""
+    await filled(wire, "Given")
+    await commit(wire, "Given", "Given", 3, 3)
+    member = await joined("Given", "Given")
+    name = running.settings.broker_name
+
+    async def given(offsets: dict[int, int], topic: str = "Given") -> Command:
+        queues = {MessageQueue(topic, name, queue_id): at for queue_id, at in offsets.items()}
+        return await wire.call(RESET, reset("Given", "Given", 0), dumps({"offsetTable": queues}))
+
+    answer = await given({1: 2})
+    assert (answer.code, by_queue(answer.body)) == (0, {1: 2})
+    [told] = await member.wait_asked()
+    assert (told.code, by_queue(told.body)) == (PUSH, {1: 2})
+    for offsets, topic in (({0: 4}, "Given"), ({2: 0}, "Given"), ({0: 1}, "Other"), ({}, "Given")):
+        assert (await given(offsets, topic)).code == ResponseCode.SYSTEM_ERROR
+    assert (await wire.call(RESET, reset("Given", "Given", 0), b"[")).code != 0
+    assert len(member.asked) == 1
 
 
 async def test_our_consumer_goes_on_where_it_is_told(running: RunningBroker, wire: Wire) -> None:

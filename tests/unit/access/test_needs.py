@@ -62,6 +62,7 @@ ROWS: dict[int, tuple[bytes, list[Need]]] = {
     Code.UNLOCK_BATCH_MQ: (LOCK, [READERS]),
     Code.GET_CONSUMER_CONNECTION_LIST: (b"", [READERS]),
     Code.GET_CONSUME_STATS: (b"", [READERS, SUB_ORDERS]),
+    Code.GROUP_LAG: (b"", [READERS, SUB_ORDERS]),
     Code.GET_CONSUMER_RUNNING_INFO: (b"", [READERS]),
     Code.GET_SUBSCRIPTIONGROUP_CONFIG: (b"", [READERS]),
     Code.QUERY_CONSUME_TIME_SPAN: (b"", [SUB_ORDERS, READERS]),

@@ -8,11 +8,11 @@ import shlex
 import pytest
 
 from aerobee.cli.cluster.previews import check_expected, hash_of, say_how_to
-from aerobee.cli.documents.groups import GroupTopic
+from aerobee.cli.documents.offsets import OffsetMove
 from aerobee.cli.printing.output import CommandFailed
 
-SHOWN = [GroupTopic(topic="T", subscription="*", queues=4, lag=7)]
-LATER = [GroupTopic(topic="T", subscription="*", queues=4, lag=8)]
+SHOWN = [OffsetMove(topic="T", broker="b", queue=4, before=7, after=9, change=2)]
+LATER = [OffsetMove(topic="T", broker="b", queue=4, before=8, after=9, change=1)]
 
 
 def test_a_preview_ends_with_the_command_that_does_what_it_showed(

@@ -152,6 +152,8 @@ def _reset(command: Command) -> str:
     header = ResetOffsetHeader.from_ext(command.ext)
     is_one = (header.queue_id or 0) >= 0 and header.offset is not None and header.offset >= 0
     where = f" queue {header.queue_id} at {header.offset}" if is_one else ""
+    if command.body:
+        where = " at the offsets that it names"
     return f"{header.group} in {header.topic}{where}"
 
 

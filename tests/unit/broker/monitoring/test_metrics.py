@@ -19,7 +19,7 @@ from aerobee import __version__
 from aerobee.broker.broker_stats import OTHER, BrokerStats
 from aerobee.broker.cluster.registration.registration import Registrar
 from aerobee.broker.core import BrokerCore
-from aerobee.broker.monitoring import broker_metrics, network_metrics, store_metrics
+from aerobee.broker.monitoring import broker_metrics, lag_metrics, network_metrics, store_metrics
 from aerobee.broker.monitoring.health_checks import HealthChecks, LoopMonitor
 from aerobee.broker.monitoring.http import HttpServer, Request, Response
 from aerobee.broker.monitoring.metrics import Fill, Metrics, MetricsOptions, Page, Row
@@ -124,7 +124,7 @@ async def test_groups_of_rocketmq_itself_count_as_system(metrics: Metrics) -> No
         stats.delivered(stats.consumer(group, "T"), 1, 100)
     metrics.add("traffic", broker_metrics.traffic, stats, system)
     judged = lag_of(FakeQueues({}), {("T", "TOOLS_CONSUMER"): {0: 0}}, {"T": 1}, stats)
-    metrics.add("lag", store_metrics.lag, *judged)
+    metrics.add("lag", lag_metrics.lag, *judged)
     page = samples(await scrape(metrics))
     is_system = {"TOOLS_CONSUMER": "true", "CID_RMQ_SYS_X": "true", "Own": "false"}
     for group, expected in is_system.items():
@@ -549,11 +549,18 @@ def lag_of(
 
 async def test_lag_counts_what_can_still_be_consumed(metrics: Metrics) -> None:
     queues = FakeQueues(
-        {("T", 0): (0, 100), ("T", 1): (50, 60), ("T", 2): (0, 5), ("R", 0): (0, 3)}
+        {
+            ("T", 0): (0, 100),
+            ("T", 1): (50, 60),
+            ("T", 2): (0, 5),
+            ("R", 0): (0, 3),
+            ("U", 0): (5, 9),
+        }
     )
     offsets = {
         ("T", "G"): {0: 90, 1: 10, 2: 5},  # 10 behind; 50..60 left after expiry; none
         ("T", "NEW"): {2: 0},  # never committed in queues 0 and 1
+        ("U", "NEW"): {1: 0},  # never committed in queue 0
         ("R", "DONE"): {0: 3},
         ("GONE", "G"): {0: 1},
         ("%LMQ%HIDDEN", "G"): {0: 1},
@@ -561,8 +568,11 @@ async def test_lag_counts_what_can_still_be_consumed(metrics: Metrics) -> None:
     stats = BrokerStats()
     stats.consumer("G", "T").pulled.update({0: 94, 1: 20, 2: 5})
     stats.consumer("HANGS", "R").pulled[0] = 2
-    counts, online = {"T": 3, "R": 1, "%LMQ%HIDDEN": 1}, {"HANGS": ["R", "GONE"], "G": ["T"]}
-    metrics.add("lag", store_metrics.lag, *lag_of(queues, offsets, counts, stats, online))
+    counts, online = (
+        {"T": 3, "R": 1, "U": 1, "%LMQ%HIDDEN": 1},
+        {"HANGS": ["R", "GONE"], "G": ["T"]},
+    )
+    metrics.add("lag", lag_metrics.lag, *lag_of(queues, offsets, counts, stats, online))
     page = samples(await scrape(metrics))
 
     def lag(group: str, topic: str, what: str) -> float:
@@ -575,8 +585,13 @@ async def test_lag_counts_what_can_still_be_consumed(metrics: Metrics) -> None:
     # Messages 90..94 of queue 0 are on their way; queue 1 has nothing that still counts.
     assert lag("G", "T", "inflight_messages") == 4
     assert lag("G", "T", "ready_messages") == 6 + 10
-    assert lag("NEW", "T", "ready_messages") == 100 + 10 + 5
-    assert lag("NEW", "T", "lag_messages") == 100 + 10 + 5
+    # Where it would start in queue 1, whose first messages are gone, nobody knows.
+    assert lag("NEW", "T", "ready_messages") == lag("NEW", "T", "lag_messages") == 100 + 5
+    unknown = {labels for name, labels in page if name == "aerobee_consumer_lag_unknown_queues"}
+    found = {(dict(labels)["topic"], dict(labels)["consumer_group"]) for labels in unknown}
+    assert found == {("T", "NEW"), ("U", "NEW")}
+    lags = {labels for name, labels in page if name == "rocketmq_consumer_lag_messages"}
+    assert not any(("topic", "U") in labels for labels in lags)
     assert lag("DONE", "R", "lag_messages") == 0
     assert lag("DONE", "R", "lag_latency_milliseconds") == 0
     # Its listener has never come to an end: it has no offset at all.
@@ -598,7 +613,7 @@ async def test_lag_counts_what_waits_for_its_next_try(metrics: Metrics) -> None:
     offsets = {("T", "FAILS"): {0: 100}}
     counts = {"T": 1, retry: 1}
     judged = lag_of(queues, offsets, counts, BrokerStats(), {}, retries)
-    metrics.add("lag", store_metrics.lag, *judged)
+    metrics.add("lag", lag_metrics.lag, *judged)
     page = samples(await scrape(metrics))
 
     def lag(what: str, topic: str, is_retry: str) -> float:
@@ -627,7 +642,7 @@ async def test_lag_of_many_groups_lets_the_loop_turn(metrics: Metrics) -> None:
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count_turns())
-    await store_metrics.lag(*lag_of(queues, offsets, {"T": 8}, BrokerStats()))
+    await lag_metrics.lag(*lag_of(queues, offsets, {"T": 8}, BrokerStats()))
     counting.cancel()
     assert turns > 3
     assert len(queues.asked) <= 1000
@@ -661,7 +676,7 @@ async def test_page_of_twenty_thousand_topics_is_bounded_and_its_sums_are_true()
     metrics.add("traffic", broker_metrics.traffic, stats, system)
     queues = FakeQueues({(f"T{number}", 0): (0, 100) for number in range(20_000)})
     counts = {f"T{number}": 1 for number in range(20_000)}
-    metrics.add("lag", store_metrics.lag, *lag_of(queues, pairs, counts, stats))
+    metrics.add("lag", lag_metrics.lag, *lag_of(queues, pairs, counts, stats))
     response = await scrape(metrics)
     metrics.close()
     assert len(response.body) < 4_000_000
@@ -690,7 +705,7 @@ async def test_age_of_the_rest_is_that_of_its_oldest_message() -> None:
     metrics = Metrics(MetricsOptions("C", "b", series_limit=1))
     offsets = {("T", f"G{number}"): {0: number} for number in range(3)}
     queues = FakeQueues({("T", 0): (0, 10)})
-    metrics.add("lag", store_metrics.lag, *lag_of(queues, offsets, {"T": 1}, BrokerStats()))
+    metrics.add("lag", lag_metrics.lag, *lag_of(queues, offsets, {"T": 1}, BrokerStats()))
     page = samples(await scrape(metrics))
     metrics.close()
     other = {"consumer_group": OTHER, "topic": OTHER, "is_retry": "false", "is_system": "false"}

@@ -18,7 +18,7 @@ from aerobee.protocol.bodies.clients import ConsumerData, HeartbeatData
 from aerobee.protocol.bodies.topics import TopicConfig
 from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.filters.subscription import Subscription
-from aerobee.protocol.names import retry_topic
+from aerobee.protocol.names import dlq_topic, retry_topic
 from aerobee.store.disk.owner import here
 from tests.inline_loop import drive, made
 from tests.unit.broker.tables.clients_support import Peer, Tables, answer, request
@@ -49,9 +49,9 @@ def joins(tables: Tables, name: str, *topics: str, **of_data: Any) -> Peer:
     return peer
 
 
-def lag(tables: Tables, name: str, where: str = "T") -> list[int]:
-    """The lag by queue."""
-    return [one.messages for one in tables.lag.queues(name, where)]
+def lag(tables: Tables, name: str, where: str = "T") -> list[int | None]:
+    """The lag by queue, None where it is unknown."""
+    return [one.lag for one in tables.lag.queues(name, where)]
 
 
 def fails(tables: Tables, name: str, number: int) -> None:
@@ -66,7 +66,7 @@ def judged(tables: Tables) -> dict[tuple[str, str], int]:
     for pair in tables.lag.pairs():
         if pair is not None and tables.lag.queue_count(pair[1], pair[0]):
             assert (pair[1], pair[0]) not in found
-            queues = sum(lag(tables, pair[1], pair[0]))
+            queues = sum(one or 0 for one in lag(tables, pair[1], pair[0]))
             found[pair[1], pair[0]] = queues + tables.lag.waiting_retries(pair[1], pair[0])
     return found
 
@@ -173,23 +173,67 @@ def test_a_tool_that_asks_later_does_not_move_where_a_member_began(tables: Table
     assert lag(tables, "g") == [0]
 
 
-def test_where_it_began_before_this_run_is_unknown_and_never_said_to_be_the_end(
-    tables: Tables,
-) -> None:
+def test_where_it_began_before_this_run_is_unknown_and_never_all_messages(tables: Tables) -> None:
     topic(tables, "T")
     tables.queues.put("T", 0, range(100), min_offset=50)
     joins(tables, "g", "T", consume_from_where=LAST)
     tables.stats.consumer("g", "T").pulled[0] = 150
-    assert lag(tables, "g") == [100]
+    [one] = tables.lag.queues("g", "T")
+    assert (one.lag, one.held) == (None, None)
+    # Retention and resets take the first message: nothing is passed over.
+    assert (one.begin, tables.lag.start("g", "T", 0)) == (50, 50)
+    tables.offsets.commit("g", "T", 0, 140)
+    assert lag(tables, "g") == [10]
 
 
-@pytest.mark.parametrize("rule", [FIRST, "CONSUME_FROM_TIMESTAMP"])
-def test_other_rules_begin_at_the_first_message(tables: Tables, rule: str) -> None:
+def test_a_group_that_is_not_online_and_has_no_offset_has_an_unknown_lag(tables: Tables) -> None:
+    """It may begin with the first message or at the end. A queue that is all there is different:
+    each group is told to begin with its first message."""
+    topic(tables, "T", 4)
+    tables.queues.put("T", 0, range(100), min_offset=50)
+    tables.queues.put("T", 1, range(100))
+    tables.queues.put("T", 2, [], min_offset=50)
+    tables.queues.put("T", 3, range(100))
+    tables.queues.on_disk.add(("T", 3))
+    group(tables, "g")
+    assert lag(tables, "g") == [None, 100, 0, None]
+    joins(tables, "g", "T", consume_from_where=FIRST)
+    assert lag(tables, "g") == [100, 100, 0, 100]
+
+
+def test_where_a_group_was_told_to_begin_stays_known_when_the_queue_goes_to_disk(
+    tables: Tables,
+) -> None:
+    topic(tables, "T")
+    group(tables, "g")
+    tables.queues.put("T", 0, range(5))
+    member = joins(tables, "g", "T", consume_from_where=LAST)
+    assert asked(tables, "g", by=member) == ResponseCode.SUCCESS
+    tables.stats.consumer("g", "T").pulled[0] = 5
+    tables.queues.put("T", 0, range(9))
+    tables.queues.on_disk.add(("T", 0))
+    assert lag(tables, "g") == [9]
+    list(tables.clients.connection_closed(member.connection))
+    assert lag(tables, "g") == [9]
+
+
+def test_a_group_that_begins_with_the_first_message_is_behind_by_all(tables: Tables) -> None:
     topic(tables, "T")
     tables.queues.put("T", 0, range(100), min_offset=50)
-    joins(tables, "g", "T", consume_from_where=rule)
+    joins(tables, "g", "T", consume_from_where=FIRST)
     assert asked(tables, "g") == ResponseCode.QUERY_NOT_FOUND
     assert lag(tables, "g") == [100]
+    # By a time that its members alone know: unknown, before they commit an offset.
+    joins(tables, "timed", "T", consume_from_where="CONSUME_FROM_TIMESTAMP")
+    assert lag(tables, "timed") == [None]
+
+
+def test_dead_messages_are_those_of_the_dead_letter_topic(tables: Tables) -> None:
+    assert tables.lag.dead("g") == 0
+    topic(tables, dlq_topic("g"), 2)
+    tables.queues.put(dlq_topic("g"), 0, range(3), min_offset=4)
+    tables.queues.put(dlq_topic("g"), 1, range(2))
+    assert tables.lag.dead("g") == 5
 
 
 def test_a_stranger_that_asks_leaves_nothing(tables: Tables) -> None:

@@ -1,93 +1,35 @@
 """Commands about groups and their offsets, and deletion of topics, against a real broker."""
 
 import json
-import queue
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aerobee import testing
-from aerobee.cli.main import main
 from aerobee.client import blocking_roles
-from aerobee.client.message import Message, ReceivedMessage
+from aerobee.client.message import ReceivedMessage
 from aerobee.client.options import ConsumeFrom, Model, PushOptions
 from aerobee.protocol.bodies.common import MessageQueue
+from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.frames.command import make_request
+from aerobee.protocol.headers.admin import RegisterBrokerHeader
+from aerobee.remoting.calling.blocking_caller import BlockingCaller, ConnectOptions
 from aerobee.testing import RunningBroker
 from tests.ports import free_port
-
-WAIT_S = 10.0
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[RunningBroker]:
-    with testing.broker(broker_name="bee", http_enabled=True, http_port=free_port()) as broker:
-        yield broker
-
-
-@pytest.fixture
-def run(running: RunningBroker, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a client command against the broker: (exit code, standard output, standard error)."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main([*arguments, "-n", running.name_server])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
-
-
-@pytest.fixture
-def admin(running: RunningBroker) -> Iterator[blocking_roles.Admin]:
-    with blocking_roles.Admin(running.name_server) as admin:
-        yield admin
-
-
-def fill(
-    running: RunningBroker, admin: blocking_roles.Admin, topic: str, messages: int = 3
-) -> None:
-    """Make a topic of one queue with this number of messages."""
-    admin.create_topic(topic, queues=1)
-    with blocking_roles.Producer(running.name_server, "P") as producer:
-        where = MessageQueue(topic, "bee", 0)
-        for number in range(messages):
-            producer.send(Message(topic, b"%d" % number), queue=where)
-
-
-def committed(run: Run, group: str, topic: str) -> int:
-    code, out, _ = run("offset", "show", group, "--topic", topic, "--json")
-    assert code == 0
-    [one] = json.loads(out)
-    offset: int = one["offset"]
-    return offset
-
-
-@contextmanager
-def consuming(running: RunningBroker, group: str, topic: str) -> Iterator[queue.Queue[bytes]]:
-    """A member that is online; the bodies that it gets."""
-    got: queue.Queue[bytes] = queue.Queue()
-
-    def listener(messages: list[ReceivedMessage]) -> None:
-        for message in messages:
-            got.put(message.body)
-
-    options = PushOptions(consume_from=ConsumeFrom.FIRST, offset_store_interval_s=0.05)
-    consumer = blocking_roles.PushConsumer(running.name_server, group, listener, options)
-    with consumer:
-        consumer.subscribe(topic)
-        yield got
-
-
-def taken(got: queue.Queue[bytes], count: int) -> list[bytes]:
-    return sorted(got.get(timeout=WAIT_S) for _ in range(count))
-
+from tests.unit.cli.groups.group_support import (
+    WAIT_S,
+    Run,
+    committed,
+    consuming,
+    fill,
+    stuck,
+    taken,
+)
 
 # --- groups ---------------------------------------------------------------------------------------
 
@@ -100,7 +42,11 @@ def test_groups_are_listed_with_members_and_lag(
     code, out, _ = run("group", "list", "--json")
     assert code == 0
     [one] = [group for group in json.loads(out) if group["group"] == "Listed"]
-    assert one == {"group": "Listed", "brokers": ["bee"], "members": 0, "topics": 1, "lag": 2}
+    assert one == {
+        "group": "Listed", "brokers": ["bee"], "members": 0, "topics": 1, "lag": 2,
+        "lag_at_least": 2, "unknown_queues": 0, "given_out": 0, "retries": 0, "dead": 0,
+        "stuck_queues": 0,
+    }  # fmt: skip
     _, out, _ = run("group", "list")
     assert "Listed" in out
     assert "TOOLS_CONSUMER" not in out
@@ -128,29 +74,6 @@ def test_a_group_is_described_with_its_members(
     assert run("group", "describe", "no group")[0] == 2
 
 
-@contextmanager
-def stuck(
-    running: RunningBroker, admin: blocking_roles.Admin, group: str, topic: str, **options: Any
-) -> Iterator[None]:
-    """A member whose listener has been given messages, and never comes to an end with the first
-    before the test does; with `orderly` it fails on it, again and again."""
-    was_given, goes_on = threading.Event(), threading.Event()
-    fails = options.get("orderly", False)
-
-    def listener(_messages: list[ReceivedMessage]) -> None:
-        was_given.set()
-        if fails:
-            raise RuntimeError("on purpose")
-        goes_on.wait(WAIT_S)
-
-    settings = PushOptions(offset_store_interval_s=0.02, close_timeout_s=0.1, **options)
-    with blocking_roles.PushConsumer(running.name_server, group, listener, settings) as consumer:
-        consumer.subscribe(topic)
-        assert was_given.wait(WAIT_S)
-        yield
-        goes_on.set()
-
-
 @pytest.mark.parametrize("options", [{}, {"orderly": True, "orderly_suspend_ms": 10}])
 def test_a_group_that_has_consumed_nothing_is_behind_by_all_and_can_be_reset(
     running: RunningBroker, run: Run, admin: blocking_roles.Admin, options: dict[str, Any]
@@ -169,7 +92,7 @@ def test_a_group_that_has_consumed_nothing_is_behind_by_all_and_can_be_reset(
             name: 3, f"%RETRY%{name}": 0,
         }  # fmt: skip
         rows = json.loads(run("offset", "show", name, "--json")[1])
-        assert [row["behind"] for row in rows if row["topic"] == name] == [3]
+        assert [row["lag"] for row in rows if row["topic"] == name] == [3]
         page = urllib.request.urlopen(f"http://{running.http}/metrics").read().decode()
         [line] = [
             line for line in page.splitlines()
@@ -236,6 +159,33 @@ def test_members_that_keep_their_offsets_have_no_number(
             assert (code, "keep their offsets themselves" in err) == (1, True)
 
 
+@contextmanager
+def registered(running: RunningBroker, name: str) -> Iterator[None]:
+    """A broker that the name server knows, and that listens nowhere."""
+    header = RegisterBrokerHeader(name, f"127.0.0.1:{free_port()}", "DefaultCluster", 0)
+    body = b'{"topicConfigSerializeWrapper":{"topicConfigTable":{}},"filterServerList":[]}'
+    with BlockingCaller(running.name_server, ConnectOptions()) as caller:
+        command = make_request(RequestCode.REGISTER_BROKER, header.to_ext(), body)
+        assert caller.call(command).code == 0
+        yield
+
+
+def test_a_broker_that_is_away_is_named_and_the_rest_is_shown(
+    running: RunningBroker, run: Run, admin: blocking_roles.Admin
+) -> None:
+    fill(running, admin, "Rest")
+    admin.commit_offset("Rest", MessageQueue("Rest", "bee", 0), 1)
+    with registered(running, "wasp"):
+        for words in (("list",), ("describe", "Rest"), ("explain", "Rest")):
+            code, out, err = run("group", *words)
+            assert (code, "Rest" in out, "wasp does not answer" in err) == (3, True, True), err
+        code, out, _ = run("offset", "show", "Rest", "--json")
+        assert (code, [one["lag"] for one in json.loads(out)]) == (3, [2])
+        # A change would be half done.
+        for words in (("delete", "Rest"), ("update", "Rest", "--retries", "1")):
+            assert run("group", *words, "--yes")[0] == 3
+
+
 # --- offsets --------------------------------------------------------------------------------------
 
 
@@ -269,7 +219,7 @@ def test_offsets_are_shown_by_queue(
     [one] = json.loads(out)
     assert (code, one.pop("last_consumed_timestamp_ms") > 0) == (0, True)
     expected: dict[str, Any] = {"topic": "Shown", "broker": "bee", "queue": 0}
-    assert one == {**expected, "offset": 1, "end": 3, "behind": 2}
+    assert one == {**expected, "offset": 1, "begin": 1, "end": 3, "lag": 2, "given_out": 0}
     assert "Shown" in run("offset", "show", "Showing")[1]
     code, _, err = run("offset", "show", "Nobody")
     assert (code, "the group Nobody has no offset" in err) == (1, True)
@@ -283,7 +233,7 @@ def test_a_group_that_is_not_online_is_reset_by_its_offsets(
     code, out, err = run("offset", "reset", "Off", "Offline", "--to", "earliest")
     assert code == 0
     assert "back by 2" in out
-    assert "nothing was changed; --yes does it" in err
+    assert "nothing was changed; this does it: aerobee offset reset Off Offline" in err
     assert committed(run, "Off", "Offline") == 2
     code, out, err = run("offset", "reset", "Off", "Offline", "--to", "earliest", "--yes")
     assert (code, "2 messages back, 0 forward" in err) == (0, True)
