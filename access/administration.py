@@ -63,6 +63,8 @@ ASKED_OF_BROKERS: Final = frozenset(
         RequestCode.MESSAGE_STATE,
         RequestCode.AUDIT_EVENTS,
         RequestCode.DRAIN_STATUS,
+        RequestCode.BROKER_STATUS,
+        RequestCode.CLIENTS,
     }
 )
 AUDITED_OF_NAME_SERVERS: Final = frozenset(OF_NAME_SERVERS - {RequestCode.AUDIT_EVENTS})

@@ -283,6 +283,8 @@ BROKER_NEEDS: Final[Mapping[int, Needs]] = {
             RequestCode.MESSAGE_STATE,
             # Tells who has changed what.
             RequestCode.AUDIT_EVENTS,
+            RequestCode.BROKER_STATUS,
+            RequestCode.CLIENTS,
         ),
         administrator,
     ),

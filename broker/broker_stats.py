@@ -24,8 +24,9 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.names import LMQ_PREFIX, is_light
 
 OTHER = "__other__"
@@ -50,6 +51,38 @@ MESSAGE_DELAY = "delay"  # counted where it waits, and where it is delivered
 MESSAGE_TRANSACTION = "transaction"  # likewise: as a half message, and when it is committed
 
 RESULT_SUCCESS = "success"
+# Answers of a request that was served: there is nothing (yet), a group has no offset or nobody is
+# online in it, or the offset to go on from is another.
+_ANSWERS = frozenset(
+    {
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+        ResponseCode.QUERY_NOT_FOUND,
+        ResponseCode.CONSUMER_NOT_ONLINE,
+    }
+)
+# Questions that an error code answers with "not there", as clients expect: consumers ask for the
+# members of their group, tools and exporters for everything that might be there.
+_NONE_THERE = frozenset(
+    {
+        (RequestCode.GET_CONSUMER_LIST_BY_GROUP, ResponseCode.SYSTEM_ERROR),
+        (RequestCode.GET_PRODUCER_CONNECTION_LIST, ResponseCode.SYSTEM_ERROR),
+        (RequestCode.VIEW_BROKER_STATS_DATA, ResponseCode.SYSTEM_ERROR),
+        (RequestCode.GET_TOPIC_STATS_INFO, ResponseCode.TOPIC_NOT_EXIST),
+        (RequestCode.GET_TOPIC_CONFIG, ResponseCode.TOPIC_NOT_EXIST),
+        (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+    }
+)
+
+
+def is_refusal(request_code: int, response_code: int) -> bool:
+    """Whether a request that was answered so was refused, rather than served."""
+    return (
+        response_code != ResponseCode.SUCCESS
+        and response_code not in _ANSWERS
+        and (request_code, response_code) not in _NONE_THERE
+    )
 
 
 class Buckets:
@@ -166,15 +199,22 @@ def _common_name(name: str) -> str:
     return LMQ_PREFIX if is_light(name) else name
 
 
+class RefusalMemory(Protocol):
+    """Remembers refusals for administrators (`monitoring/overview/refusals.py`)."""
+
+    def add(self, host: str, request_code: int, response_code: int, remark: str, /) -> None:
+        """Take an answer with an error code to a peer."""
+
+
 class BrokerStats:
     """All counters of a broker. `wall_clock` gives seconds since 1970."""
 
     __slots__ = (
         "_began", "_began_count", "_consumers", "_light", "_limit", "_other_queue", "_queue_count",
-        "_requests", "_served",
+        "_remember", "_requests", "_served",
         "_topics", "client_calls", "events", "failures_without_topic", "get_found", "get_missed",
         "get_time_max_s", "group_warnings", "handler_failures", "overflowed", "put_failures",
-        "started_ms",
+        "refusals", "started_ms",
     )  # fmt: skip
 
     def __init__(
@@ -183,8 +223,13 @@ class BrokerStats:
         series_limit: int = 50_000,
         *,
         light: bool = False,
+        remember: Callable[[], RefusalMemory] | None = None,
     ) -> None:
-        """With `light`, light queues and groups are counted together, under their prefix."""
+        """With `light`, light queues and groups are counted together, under their prefix.
+        `remember` makes the memory of refusals, when the first comes."""
+        self._remember = remember
+        #: None until a request was refused.
+        self.refusals: RefusalMemory | None = None
         self._limit = series_limit
         self._queue_count = 0
         self._other_queue = QueueCounts()
@@ -248,6 +293,14 @@ class BrokerStats:
         """Count a request that was answered with an error code; "success" means that it was
         answered."""
         self.request(code, response_code).add(seconds)
+
+    def note_refusal(self, host: str, code: int, response_code: int, remark: str) -> None:
+        """Remember whose request was answered with an error code, and why."""
+        if self.refusals is None:
+            if self._remember is None:
+                return
+            self.refusals = self._remember()
+        self.refusals.add(host, code, response_code, remark)
 
     def client_called(self, code: int, outcome: str, seconds: float) -> None:
         """Count a request of the broker to a client, which took `seconds`; `outcome` is one of few

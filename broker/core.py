@@ -246,7 +246,7 @@ class BrokerCore:
             self.expressions,
             self.filters,
         )
-        self._locks = OrderLocks(settings.lock_lease_ms / 1000, self._loop.time)
+        self.locks = OrderLocks(settings.lock_lease_ms / 1000, self._loop.time)
         self._failed_messages = FailedMessages(self.topics, self.stats, self._sums)
 
     def _build_second_step(self) -> None:
@@ -441,7 +441,7 @@ class BrokerCore:
             store=self.store,
             stuck=self.stuck,
             held=self.held,
-            locks=self._locks,
+            locks=self.locks,
         )
 
     def follow(self, finder: Finder, tls: ssl.SSLContext | None, calls: MasterCalls) -> None:
@@ -602,7 +602,7 @@ class BrokerCore:
             **query.handlers(),
             **self._client_requests.handlers(),
             **OffsetRequests(self.offsets, self.lag, store).handlers(),
-            **LockRequests(self._locks, self._bodies, self.topics, self.clients).handlers(),
+            **LockRequests(self.locks, self._bodies, self.topics, self.clients).handlers(),
             **self._asking_handlers(),
             **self._admin_handlers(),
             **WaitingRequests(self._waits, self.deleted_topics).handlers(),
@@ -721,7 +721,7 @@ class BrokerCore:
         every(_CLIENT_SWEEP_S, "silent clients", self._client_requests.expire)
         every(_SWEEP_S, "changed groups", self._client_requests.look)
         every(_CLIENT_SWEEP_S, "dead filters", self.filters.forget_dead)
-        every(1.0, "order locks", Spread(self.turns, self._locks.sweep_some).go_on)
+        every(1.0, "order locks", Spread(self.turns, self.locks.sweep_some).go_on)
         every(Saver.LOOK_S, "consumer offsets", self._offsets_saver.look)
         every(Saver.LOOK_S, "delay progress", self._progress_saver.look)
         every(Saver.LOOK_S, "timer progress", self._timer_saver.look)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from aerobee import __version__
 from aerobee.cli.configuration.settings import print_as_broker_conf
 from aerobee.cli.imports import no_collections
-from aerobee.cli.printing.output import CANNOT_CONNECT, CONFIGURATION, USAGE, CommandFailed, say
+from aerobee.cli.printing.output import CANNOT_CONNECT, CONFIGURATION, USAGE, CommandFailed
 from aerobee.config.bounds.limits import check_limits, connection_limit, raise_open_files
 from aerobee.config.bounds.memory import available_memory
 from aerobee.config.loading.hangup import HANGUPS, heed_supervisor
 from aerobee.config.loading.load import Loaded, load_settings
 from aerobee.config.loading.reload import Load, Reload
-from aerobee.config.logs import Logging
+from aerobee.config.logs import Logging, announce
 from aerobee.config.model import Settings
 from aerobee.config.setting_rules import Origin
 from aerobee.config.tls.certificates import ServerCertificates, server_certificates
@@ -174,18 +174,24 @@ async def _serve_routes(settings: Settings, reload: Reload, supervised: bool) ->
     if certificates is not None:
         scheduler.every(1.0, "certificates", certificates.look, blocking=True)
     with HANGUPS.heard(loop.call_soon_threadsafe, again, stop.set), _watched(notifier):
-        say(f"aerobee {__version__}  name server at {where}")
-        if (warning := name_server_exposure(settings)) is not None:
-            say(f"  warning           {warning}")
+        warnings = [name_server_exposure(settings)]
         if settings.acl_enabled and not settings.nameserver_acl_enabled and not supervised:
-            say(f"  warning           {_NOT_OF_NAME_SERVERS}")
-        say("ready")
+            warnings.append(_NOT_OF_NAME_SERVERS)
+        _say_ready(where, [text for text in warnings if text is not None])
         notifier.ready(f"ready at {where}")
         await stop.wait()
         notifier.stopping("stopping")
         await scheduler.stop()
         await server.close()
     return 0
+
+
+def _say_ready(where: str, warnings: list[str]) -> None:
+    lines = [f"aerobee {__version__}  name server at {where}"]
+    lines += [f"  warning           {text}" for text in warnings]
+    said = "; ".join(warnings).replace('"', "'")
+    event = 'ready version=%s address=%s warnings="%s"'
+    announce([*lines, "ready"], names_log.name, event, __version__, where, said)
 
 
 @contextmanager

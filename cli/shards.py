@@ -7,7 +7,7 @@ import ssl
 from contextlib import closing
 from typing import Any
 
-from aerobee.cli.printing.output import CANNOT_CONNECT, OK, CommandFailed, print_json, print_table
+from aerobee.cli.printing.output import CANNOT_CONNECT, OK, CommandFailed, print_table
 
 _COLUMNS = ("shard", "broker", "address", "state", "pid", "failures", "status")
 
@@ -16,11 +16,25 @@ def show_shards(parsed: argparse.Namespace) -> int:
     """Print them; the exit code is 0 whatever state they are in (/ready is for probes)."""
     shards = _ask(parsed.http, parsed.timeout)
     if parsed.json:
-        print_json({"shards": shards})
+        _print_document(parsed.http, shards)
     else:
         rows = [[_cell(shard.get(column)) for column in _COLUMNS] for shard in shards]
         print_table(_COLUMNS, rows)
     return OK
+
+
+def _print_document(address: str, shards: list[dict[str, Any]]) -> None:
+    # A table does without these.
+    import msgspec
+
+    from aerobee.cli.documents.brokers import Shards
+    from aerobee.cli.documents.document import print_document
+
+    try:
+        document = msgspec.convert({"shards": shards}, Shards)
+    except msgspec.ValidationError as error:
+        raise CommandFailed(f"{address} tells of its shards in another form: {error}") from error
+    print_document(document)
 
 
 def _cell(value: object) -> object:

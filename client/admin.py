@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from aerobee.client.connections.session import Session
+from aerobee.client.connections.session import SUCCESS, Session
 from aerobee.client.errors import (
     CallerError,
     MasterAway,
+    NetworkError,
     NoMaster,
     NoRoute,
     RequestRefused,
@@ -54,6 +55,7 @@ from aerobee.protocol.bodies.statistics import (
 from aerobee.protocol.bodies.topics import TopicConfig, parse_topic_table
 from aerobee.protocol.bodies.waiting import WaitingMessages
 from aerobee.protocol.codes import RequestCode, ResponseCode
+from aerobee.protocol.frames.command import Command
 from aerobee.protocol.frames.fastjson import dumps
 from aerobee.protocol.headers.admin import (
     CloneOffsetHeader,
@@ -66,6 +68,9 @@ from aerobee.protocol.headers.admin import (
 from aerobee.protocol.headers.client import ConsumerListHeader, QueryMessageHeader
 from aerobee.protocol.message.record import iterate_records
 from aerobee.protocol.names import check_topic_name, retry_topic, why_no_group_topic
+
+if TYPE_CHECKING:
+    from aerobee.client.connections.asking_session import AskingSession
 
 T = TypeVar("T")
 
@@ -107,11 +112,21 @@ class Admin(OffsetsRole):
         *,
         admin_address: str | Sequence[str] | None = None,
         reads_slaves: bool = False,
+        leaves_out_silent: bool = False,
     ) -> None:
         """`admin_address`: where brokers take what administrators alone ask for, one or several,
         if they have ports of their own for that (`admin.port`). `reads_slaves`: where a broker has
-        no master, its slave is asked for groups and how far they are."""
-        super().__init__(Session(name_servers, checked_options(options, ClientOptions)))
+        no master, its slave is asked for groups and how far they are. `leaves_out_silent`: brokers
+        that do not answer a question about all are left out; `unanswered` has them, and whoever
+        has not answered once is not asked again."""
+        checked = checked_options(options, ClientOptions)
+        self._asking: AskingSession | None = None
+        if leaves_out_silent:
+            # Most commands do without.
+            from aerobee.client.connections.asking_session import AskingSession
+
+            self._asking = AskingSession(name_servers, checked)
+        super().__init__(self._asking or Session(name_servers, checked))
         given = () if admin_address is None else admin_address
         self._admin_addresses = (given,) if isinstance(given, str) else tuple(given)
         for address in self._admin_addresses:
@@ -121,6 +136,42 @@ class Admin(OffsetsRole):
         #: The brokers that had no master when they were asked, so that a slave has answered.
         self.slaves_read: set[str] = set()
         self._checked: set[str] = set()
+
+    @property
+    def name_servers(self) -> list[str]:
+        """The addresses of the name servers."""
+        return list(self._session.name_servers)
+
+    async def unanswered(self) -> Mapping[str, NetworkError]:
+        """The peers that did not answer, by address, with the reasons; a name server that may still
+        answer is waited for. Empty without `leaves_out_silent`."""
+        if self._asking is None:
+            return {}
+        await self._asking.settle()
+        return self._asking.unanswered
+
+    async def ask(
+        self,
+        address: str,
+        code: RequestCode,
+        ext: dict[str, str] | None = None,
+        *,
+        accept: Collection[int] = SUCCESS,
+    ) -> Command:
+        """The answer of one broker or name server, for requests that have no method here. Raises
+        PeerError for a code that is not in `accept`."""
+        self._session.check_running()
+        return await self._session.call(address, code, ext, accept=accept)
+
+    async def admin_ports(self) -> dict[str, str]:
+        """The ports that brokers have for administrators alone, as far as they were given, by the
+        brokers' names."""
+        if self._admin_ports is None:
+            self._admin_ports = {
+                (await self._asked_settings(address)).get("brokerName", ""): address
+                for address in self._admin_addresses
+            }
+        return self._admin_ports
 
     async def check_masters(self, brokers: Iterable[str]) -> None:
         """Check that each of these has a master, so that a change reaches all of them. Raises
@@ -146,12 +197,7 @@ class Admin(OffsetsRole):
     async def _administered(self, masters: dict[str, str]) -> dict[str, str]:
         """The addresses where these are administered, by the same names. Of several, each is asked
         first, as `check_administered` says."""
-        ports = self._admin_ports
-        if ports is None:
-            ports = self._admin_ports = {
-                (await self._asked_settings(address)).get("brokerName", ""): address
-                for address in self._admin_addresses
-            }
+        ports = await self.admin_ports()
         if ports or len(masters) > 1:
             for name in sorted(masters.keys() - ports.keys() - self._checked):
                 await self._check_takes(name, masters[name])
@@ -187,13 +233,24 @@ class Admin(OffsetsRole):
         accept: tuple[ResponseCode, ...] = (ResponseCode.SUCCESS,),
     ) -> dict[str, T]:
         """The parsed answers of these brokers, by their names, without those of other codes in
-        `accept` than success. The first broker that refuses ends it."""
+        `accept` than success. All are asked at once. The error of one ends it; with
+        `leaves_out_silent` those that do not answer are left out, unless none answers."""
         found: dict[str, T] = {}
-        for name, address in addresses.items():
-            answer = await self._session.call(address, code, ext, accept=accept)
-            if answer.code == ResponseCode.SUCCESS:
+        silent: list[NetworkError] = []
+        answers = await asyncio.gather(
+            *(self._session.call(one, code, ext, accept=accept) for one in addresses.values()),
+            return_exceptions=True,
+        )
+        for (name, address), answer in zip(addresses.items(), answers, strict=True):
+            if isinstance(answer, NetworkError) and self._asking is not None:
+                silent.append(answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            elif answer.code == ResponseCode.SUCCESS:
                 with reading(address):
                     found[name] = parse(answer.body)
+        if silent and len(silent) == len(addresses):
+            raise silent[0]
         return found
 
     async def _all_masters(self) -> dict[str, str]:

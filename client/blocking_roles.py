@@ -198,13 +198,21 @@ class Admin(_Role[AsyncAdmin]):
         *,
         admin_address: str | Sequence[str] | None = None,
         reads_slaves: bool = False,
+        leaves_out_silent: bool = False,
     ) -> None:
         """See the asynchronous one."""
         admin = AsyncAdmin(
-            name_servers, options, admin_address=admin_address, reads_slaves=reads_slaves
+            name_servers,
+            options,
+            admin_address=admin_address,
+            reads_slaves=reads_slaves,
+            leaves_out_silent=leaves_out_silent,
         )
         super().__init__(admin)
 
+    ask = _blocking(AsyncAdmin.ask)
+    admin_ports = _blocking(AsyncAdmin.admin_ports)
+    unanswered = _blocking(AsyncAdmin.unanswered)
     cluster = _blocking(AsyncAdmin.cluster)
     topics = _blocking(AsyncAdmin.topics)
     route = _blocking(AsyncAdmin.route)

@@ -25,7 +25,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final, Self, TextIO
 
 from aerobee.printable import printable, printable_json
@@ -111,6 +111,19 @@ class Logging:
             except (OSError, ValueError):
                 # Nobody reads the log any more; the broker goes on without.
                 self._handler.dropped += 1
+
+
+def announce(lines: Sequence[str], logger: str, event: str, *fields: object) -> None:
+    """Say to people what begins now: `lines`, at once and together on standard error. Where the log
+    there is JSON each of its lines must be, so the event with its fields is a line of it instead,
+    whatever the log's level."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _QueueHandler) and isinstance(handler.formatter, JsonFormatter):
+            handler.handle(logging.LogRecord(logger, logging.INFO, "", 0, event, fields, None))
+            return
+    # One write: the log's own thread writes there too, and would come between the lines.
+    sys.stderr.write("\n".join(lines) + "\n")
+    sys.stderr.flush()
 
 
 class Repeats:

@@ -30,6 +30,7 @@ from aerobee.broker.monitoring.http import HttpLimits, HttpServer
 from aerobee.broker.monitoring.systemd import Notifier
 from aerobee.config.errors import ConfigError
 from aerobee.config.loading.hangup import HANGUPS
+from aerobee.config.logs import announce
 from aerobee.config.model import Settings
 from aerobee.config.ports import check_clashes, reachable
 from aerobee.config.tls.certificates import (
@@ -197,9 +198,11 @@ class _Process:
             where = f"{scheme}://{settings.http_host}:{settings.http_port}"
             lines.append(f"  metrics, health   {where}/metrics /live /ready /shards")
         lines.append(f"  restart each      kill -USR2 {os.getpid()}")
-        lines.append(f"all ready in {time.monotonic() - self._began:.2f} s")
-        sys.stderr.write("\n".join(lines) + "\n")
-        sys.stderr.flush()
+        seconds = time.monotonic() - self._began
+        lines.append(f"all ready in {seconds:.2f} s")
+        event = 'all ready seconds=%.2f version=%s shards=%d brokers="%s" name_server="%s"'
+        fields = seconds, __version__, len(self._shards), names, name_server_address(settings)
+        announce(lines, log.name, event, *fields)
 
 
 async def _check_free(settings: Settings, shards: Sequence[Settings]) -> None:

@@ -114,7 +114,7 @@ def tried(package: Path, python: Python, form: str, folder: Path) -> None:
         _run([program, "message", "send", "Wheels", "from the wheel", *words])
         pulled = _run([program, "message", "pull", "Wheels", *words])
         _hold("from the wheel" in pulled, f"a pull gave {pulled}")
-        started = re.search(rf"hot path +{form}$", served.log, re.MULTILINE)
+        started = re.search(rf'"form": "{form}"', served.log)
         _hold(started is not None, f"the start said {served.log}")
         page = served.get("/metrics")[1].decode()
         _hold(f'form="{form}"' in page, "/metrics has another form")

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Container, Generator, Iterable, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -143,6 +143,12 @@ class HeldPulls:
         lane.hold(pull, cost)
         return True
 
+    def each_queue(self) -> Iterator[tuple[HeldPull, ...]]:
+        """The pulls that are held, some at a time. Those that come or leave meanwhile may be
+        missing."""
+        for lane in self._lanes:
+            yield from lane.each_queue()
+
     def held_s(self, pull: HeldPull) -> float:
         """Seconds that a pull has been held so far."""
         return self._clock() - pull.since
@@ -225,6 +231,13 @@ class _Lane:
         self._held.setdefault((pull.header.topic, pull.header.queue_id), []).append(pull)
         self.count += 1
         self.bytes += cost
+
+    def each_queue(self) -> Iterator[tuple[HeldPull, ...]]:
+        """The pulls of each queue, `_STEP` at a time."""
+        for key in list(self._held):
+            pulls = tuple(self._held.get(key, ()))
+            for at in range(0, len(pulls), _STEP):
+                yield pulls[at : at + _STEP]
 
     def held_in(self, key: _Key) -> Sequence[HeldPull]:
         """The pulls that are held in a queue, without those that are being looked at now."""

@@ -141,6 +141,7 @@ class WorkerAnswers:
             )
             log.error("request failed code=%d", command.code, exc_info=error)
             self._stats.request_refused(command.code, code, took_s)
+            self._stats.note_refusal(connection.peer[0], command.code, code, remark)
         answer = partial(_answer, connection, command, code, remark)
         before = self._ended(command, code, remark)
         if before is None:

@@ -35,6 +35,7 @@ from aerobee.config.errors import ConfigError
 from aerobee.config.loading.hangup import HANGUPS, heed_supervisor
 from aerobee.config.loading.load import Loaded
 from aerobee.config.loading.reload import Load, Reload
+from aerobee.config.logs import announce
 from aerobee.config.model import Settings
 from aerobee.config.setting_rules import is_master_address
 from aerobee.native.form import form_name
@@ -149,9 +150,32 @@ def _freeze_what_stays(phase: str, info: dict[str, int]) -> None:
 
 
 def _say_ready(daemon: Daemon, notifier: Notifier) -> None:
-    # One write: the log's own thread writes there too, and would come between the lines.
-    sys.stderr.write("\n".join(banner(daemon, process_age_s())) + "\n")
-    sys.stderr.flush()
+    seconds = process_age_s()
+    settings, addresses = daemon.settings, daemon.addresses
+    announce(
+        banner(daemon, seconds),
+        "aerobee.daemon",
+        '%s seconds=%.2f version=%s broker=%s cluster=%s flush=%s address=%s vip="%s" '
+        'administrators="%s" slaves="%s" name_servers="%s" registered=%s http="%s" store="%s" '
+        'form=%s recovery="%s" warnings="%s"',
+        "ready" if _registered(daemon) else "serving, not registered",
+        seconds,
+        __version__,
+        settings.broker_name,
+        settings.cluster_name,
+        settings.flush_disk_type,
+        addresses.broker,
+        addresses.vip,
+        addresses.admin,
+        addresses.slaves,
+        ";".join(addresses.name_servers),
+        _registered(daemon),
+        addresses.http,
+        settings.store_path,
+        form_name(daemon.form),
+        daemon.store.recovery.summary().replace('"', "'"),
+        "; ".join(daemon.warnings).replace('"', "'"),
+    )
     notifier.ready(f"{_state(daemon)} at {daemon.addresses.broker}")
 
 

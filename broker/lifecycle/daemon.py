@@ -74,7 +74,7 @@ from aerobee.config.tls.certificates import (
 )
 from aerobee.nameserver.server import NameServer
 from aerobee.native.form import CompiledForm, NativeError, chosen
-from aerobee.protocol.codes import RequestCode
+from aerobee.protocol.codes import RequestCode, ResponseCode
 from aerobee.protocol.errors import BadRequest
 from aerobee.remoting.connection_limits import RemotingLimits
 from aerobee.remoting.listening.server import RemotingServer
@@ -88,9 +88,13 @@ from aerobee.store.message_store import MessageStore
 if TYPE_CHECKING:
     from aerobee.access.account_service import AccessService
     from aerobee.access.files.credentials import Credentials
+    from aerobee.broker.broker_stats import RefusalMemory
     from aerobee.broker.lifecycle.drain import Drain
+    from aerobee.broker.monitoring.overview.growth import RecentGrowth
+    from aerobee.broker.monitoring.overview.requests import OverviewRequests
     from aerobee.protocol.frames.command import Command
     from aerobee.remoting.connections.connection import Connection
+    from aerobee.remoting.connections.serving import Answer
 
 log = logging.getLogger("aerobee.daemon")
 
@@ -98,6 +102,10 @@ log = logging.getLogger("aerobee.daemon")
 _DRAIN_S = 5.0
 # A drain says every five seconds that it goes on.
 _DRAIN_EXTENSION_S = 15.0
+# How often the growth of log and traffic is looked at.
+_GROWTH_S = 10.0
+# Requests that are answered by what only the whole daemon knows.
+_OVERVIEW = (RequestCode.BROKER_STATUS, RequestCode.CLIENTS)
 
 
 class Addresses(NamedTuple):
@@ -126,7 +134,10 @@ class Daemon:
         self.settings = settings
         self._reload = reload
         self._live_settings: LiveSettings | None = None
-        self.stats = BrokerStats(light=settings.lmq_enabled)
+        self.stats = BrokerStats(light=settings.lmq_enabled, remember=_refusals)
+        # Answers administrators who ask how the broker is; None until the first does.
+        self._overview: OverviewRequests | None = None
+        self._growth: RecentGrowth | None = None
         self.health = HealthChecks()
         check_limits(settings)
         #: The compiled form of the hot path, None if the plain form runs.
@@ -342,6 +353,46 @@ class Daemon:
         StoreLock(Files(), settings.store_path).probe()
         await check_ports_free(listeners(settings))
 
+    def _serve_overview(self, _connection: Connection, command: Command) -> Answer:
+        """Tell an administrator how the broker is, or who is connected."""
+        if not self._serving:
+            raise BadRequest(
+                ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is starting or stopping"
+            )
+        if self._overview is None:
+            self._overview = self._make_overview()
+        return self._overview.serve(command)
+
+    def _make_overview(self) -> OverviewRequests:
+        # The imports bring modules that a start does without.
+        from aerobee.broker.monitoring.overview.broker_status import Parts
+        from aerobee.broker.monitoring.overview.requests import OverviewRequests
+
+        parts = Parts(
+            core=self.core,
+            health=self.health,
+            stats=self.stats,
+            growth=self._recent_growth(),
+            registrar=self.registrar,
+            servers=self._servers,
+            http=self._http,
+        )
+        return OverviewRequests(parts, asyncio.get_running_loop().time)
+
+    def _recent_growth(self) -> RecentGrowth:
+        if self._growth is None:
+            # The import brings a module that a start does without.
+            from aerobee.broker.monitoring.overview.growth import RecentGrowth
+
+            self._growth = RecentGrowth()
+        return self._growth
+
+    def _sample_growth(self) -> None:
+        stats = [server.stats for server in self._servers.values()]
+        received = sum(one.bytes_in for one in stats)
+        sent = sum(one.bytes_out for one in stats)
+        self._recent_growth().sample(self.store.written, received, sent)
+
     def _show_network(self, metrics: Metrics, name_server: NameServer | None) -> None:
         add_network(
             metrics,
@@ -418,9 +469,10 @@ class Daemon:
             live_settings=self._live_settings,
             turns=turns,
             form=self.form,
-            further=dict.fromkeys(
-                (RequestCode.DRAIN, RequestCode.DRAIN_STATUS), self._drain_request
-            ),
+            further={
+                **dict.fromkeys((RequestCode.DRAIN, RequestCode.DRAIN_STATUS), self._drain_request),
+                **dict.fromkeys(_OVERVIEW, self._serve_overview),
+            },
         )
         self._save_last = core.save_last
         self._undo.append(("broker core", core.close))
@@ -619,6 +671,7 @@ class Daemon:
             )
             scheduler.every(1.0, "certificates", certificates.look, blocking=True)
         scheduler.every(1.0, "health", self.health.run)
+        scheduler.every(_GROWTH_S, "growth", self._sample_growth, first_s=1.0)
         self._supervision.start(scheduler, self.store, monitor)
 
     def _tell_exposures(self, warnings: tuple[str, ...]) -> None:
@@ -681,6 +734,13 @@ def credentials_of(settings: Settings) -> Credentials | None:
         return Credentials.read(path)
     except AccountFileError as error:
         raise ConfigError("aclToolsFile", str(path), str(error)) from None
+
+
+def _refusals() -> RefusalMemory:
+    # The import brings a module that a broker without refusals does without.
+    from aerobee.broker.monitoring.overview.refusals import Refusals
+
+    return Refusals()
 
 
 def _form() -> CompiledForm | None:

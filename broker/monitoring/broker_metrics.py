@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from aerobee import __version__
-from aerobee.broker.broker_stats import BrokerStats, ConsumerStats, RequestStats
+from aerobee.broker.broker_stats import BrokerStats, ConsumerStats, RequestStats, is_refusal
 from aerobee.broker.core import BrokerCore
 from aerobee.broker.delay.delay_service import LevelStats, ScheduleMessageService
 from aerobee.broker.delay.timer import TimerService
@@ -30,7 +30,7 @@ from aerobee.config.bounds.memory import available_memory, memory_of, worst_case
 from aerobee.config.model import BY_NAME, Settings
 from aerobee.native.form import CompiledForm, form_name
 from aerobee.protocol.bodies.topics import TopicConfig
-from aerobee.protocol.codes import RequestCode, ResponseCode, request_name
+from aerobee.protocol.codes import ResponseCode, request_name
 from aerobee.protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group
 from aerobee.remoting.connection_stats import ServerStats
 
@@ -38,29 +38,6 @@ _INNER_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _MILLISECONDS = 1000.0
 # Sends whose topic does not exist: a name straight from a frame is no label.
 _NO_TOPIC = "__unknown__"
-# Answers of a request that was served: there is nothing (yet), a group has no offset or nobody is
-# online in it, or the offset to go on from is another.
-_ANSWERS = frozenset(
-    {
-        ResponseCode.PULL_NOT_FOUND,
-        ResponseCode.PULL_RETRY_IMMEDIATELY,
-        ResponseCode.PULL_OFFSET_MOVED,
-        ResponseCode.QUERY_NOT_FOUND,
-        ResponseCode.CONSUMER_NOT_ONLINE,
-    }
-)
-# Questions that an error code answers with "not there", as clients expect: consumers ask for the
-# members of their group, tools and exporters for everything that might be there.
-_NONE_THERE = frozenset(
-    {
-        (RequestCode.GET_CONSUMER_LIST_BY_GROUP, ResponseCode.SYSTEM_ERROR),
-        (RequestCode.GET_PRODUCER_CONNECTION_LIST, ResponseCode.SYSTEM_ERROR),
-        (RequestCode.VIEW_BROKER_STATS_DATA, ResponseCode.SYSTEM_ERROR),
-        (RequestCode.GET_TOPIC_STATS_INFO, ResponseCode.TOPIC_NOT_EXIST),
-        (RequestCode.GET_TOPIC_CONFIG, ResponseCode.TOPIC_NOT_EXIST),
-        (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
-    }
-)
 _TRIED_AGAIN = "Times a due message could not be stored and was tried again"
 _RESPONSE_NAMES = {code.value: code.name.lower() for code in ResponseCode}
 
@@ -148,7 +125,7 @@ async def requests(stats: BrokerStats) -> Fill:
         )
         for request in served:
             asked_for, code = request.key.code, request.key.response_code
-            if code and code not in _ANSWERS and (asked_for, code) not in _NONE_THERE:
+            if is_refusal(asked_for, code):
                 refused.add(request.count, _response_name(code))
         page.show(
             Row("aerobee_group_warnings_total", warnings,
@@ -311,12 +288,12 @@ def timer(service: TimerService) -> tuple[Row, ...]:
     )  # fmt: skip
 
 
-def limits(
-    settings: Settings, core: BrokerCore, servers: Sequence[ServerStats], http: HttpServer | None
-) -> tuple[Row, ...]:
-    """How near each limit is, by the setting's name, and the memory they allow. `servers` are those
-    of the ports for clients: the fuller one counts."""
-    staged, topics = core.staging.table, list(core.topics.all())
+def limits_used(
+    core: BrokerCore, servers: Sequence[ServerStats], http: HttpServer | None
+) -> dict[str, float]:
+    """How much of each limit is used, by the setting, but for the queues, whose count takes long.
+    `servers` are those of the ports for clients: the fuller one counts."""
+    staged = core.staging.table
     used: dict[str, float] = {
         "connections": max(stats.open + stats.tls.arriving for stats in servers),
         "inbound_bytes": max(stats.inbound_bytes for stats in servers),
@@ -338,6 +315,15 @@ def limits(
     }
     if http is not None:
         used["http_connections"] = http.open
+    return used
+
+
+def limits(
+    settings: Settings, core: BrokerCore, servers: Sequence[ServerStats], http: HttpServer | None
+) -> tuple[Row, ...]:
+    """How near each limit is, by the setting's name, and the memory they allow. `servers` are those
+    of the ports for clients: the fuller one counts."""
+    used, topics = limits_used(core, servers, http), list(core.topics.all())
     return (
         Row("aerobee_limit_used_ratio", partial(_used_ratios, settings, used, topics),
             "Used part of a limit, 1 when it is hit", "limit"),

@@ -99,10 +99,12 @@ def refusal(
     """Response code and remark for a request that raised `error`; a bug is logged and counted."""
     known = known_refusal(error)
     if known is not None:
+        stats.note_refusal(connection.peer[0], command.code, *known)
         return known
     log.error("request failed code=%d peer=%s:%s", command.code, *connection.peer, exc_info=error)
     stats.handler_failures += 1
     remark = f"the broker failed on this request ({type(error).__name__}); see its log"
+    stats.note_refusal(connection.peer[0], command.code, ResponseCode.SYSTEM_ERROR, remark)
     return ResponseCode.SYSTEM_ERROR, remark
 
 

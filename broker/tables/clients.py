@@ -325,6 +325,18 @@ class ClientTable:
         """Those groups' names alone."""
         return list(self._producers)
 
+    def memberships(self, connection: Connection) -> Iterator[tuple[str, GroupMember, bool]]:
+        """The groups that a connection is in: name, its membership, and whether it consumes there.
+        There may be very many; those that it leaves meanwhile are left out."""
+        producers, consumers = self._groups_of.get(connection, _Groups(set(), set()))
+        number = id(connection)
+        for name in list(producers):
+            if (member := self._producers.get(name, {}).get(number)) is not None:
+                yield name, member, False
+        for name in list(consumers):
+            if (member := (self._consumer_members(name) or {}).get(number)) is not None:
+                yield name, member, True
+
     def silent_ms(self, member: GroupMember) -> int:
         """Milliseconds since a member's last heartbeat."""
         return round((self._clock() - member.last_heartbeat) * 1000)

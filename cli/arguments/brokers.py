@@ -6,6 +6,7 @@ from aerobee.cli.arguments.argument_types import assignment, text
 from aerobee.cli.arguments.shared_arguments import (
     Commands,
     add_expect,
+    add_watch,
     add_yes,
     asking,
     commands_of,
@@ -54,6 +55,20 @@ def add_broker(parser: argparse.ArgumentParser) -> None:
         ha.add_argument(
             "--broker", type=text, metavar="NAME", help="those of this name (default: all)"
         )
+        add_watch(ha)
+    description = (
+        "Show what a broker as a whole allows, or change it. Without the right to write producers "
+        "turn to other brokers within half a minute; consumers go on. A broker of ours takes the "
+        "change if admin.remote_config is on there."
+    )
+    about = "what a broker allows; --read, --write change it"
+    with asking(group, "broker permission", about, description, admin=True) as permission:
+        add = permission.add_argument
+        add("broker", type=text, metavar="NAME")
+        add("--read", choices=("yes", "no"), help="whether consumers may read from it")
+        add("--write", choices=("yes", "no"), help="whether producers may send to it")
+        add_yes(permission)
+        add_expect(permission)
     _add_drain(group)
 
 

@@ -6,6 +6,7 @@ from aerobee.cli.arguments.argument_types import text
 from aerobee.cli.arguments.shared_arguments import (
     Commands,
     add_expect,
+    add_watch,
     add_yes,
     asking,
     commands_of,
@@ -27,6 +28,7 @@ def add_group(parser: argparse.ArgumentParser) -> None:
             metavar="MESSAGES",
             help="only groups that are behind by as many (default: 1) or may be, the worst first",
         )
+        add_watch(listing)
     about = "members, subscriptions and lag of a group"
     with asking(group, "group describe", about) as describe:
         describe.add_argument("group", type=text)

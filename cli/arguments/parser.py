@@ -163,6 +163,12 @@ FILLED: Final[Mapping[str, tuple[str, str, str]]] = {
         "cli.arguments.groups",
         "add_offset",
     ),
+    "status": (
+        "how the brokers are: what fails, how much they do, what is full soon",
+        "cli.arguments.clients",
+        "add_status",
+    ),
+    "client": ("list and show connected clients", "cli.arguments.clients", "add_clients"),
     "message": ("send, read, follow and find messages", "cli.arguments.messages", "add_message"),
     "dlq": (
         "dead letters: list, look at, export, send again, purge",

@@ -129,3 +129,11 @@ def _connection_options(parser: argparse.ArgumentParser) -> "argparse._ArgumentG
     """The group of these options in the help of a command, made when it is first asked for."""
     found = (group for group in parser._action_groups if group.title == _CONNECTION)
     return next(found, None) or parser.add_argument_group(_CONNECTION)
+
+
+def add_watch(parser: argparse.ArgumentParser) -> None:
+    """`parsed.watch`: seconds between two runs, None for a single one (`printing/watch.py`)."""
+    parser.add_argument(
+        "--watch", type=seconds, nargs="?", const=2.0, metavar="SECONDS",
+        help="show it again each SECONDS (2), until Ctrl-C",
+    )  # fmt: skip

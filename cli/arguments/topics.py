@@ -22,6 +22,9 @@ def add_topic(parser: argparse.ArgumentParser) -> None:
     _add_create(group)
     with asking(group, "topic describe", "queues and offsets of a topic, by broker") as describe:
         describe.add_argument("topic", type=text)
+    about = "why a topic has no route, or cannot be sent to or read, and what helps"
+    with asking(group, "topic explain", about, admin=True) as explain:
+        explain.add_argument("topic", type=text)
     about = "say what a topic holds; --yes: delete it, with its messages"
     description = (
         "Delete a topic on all brokers: its messages cannot be read any more, and its groups' "

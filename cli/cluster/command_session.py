@@ -14,6 +14,7 @@ from aerobee.access.files.account_places import tools_file
 from aerobee.cli.configuration.context_file import apply_context
 from aerobee.cli.printing.output import (
     CANNOT_CONNECT,
+    OK,
     REFUSED,
     USAGE,
     CommandFailed,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 # Brokers and clusters have topics of their names, which need not be legal for any other topic;
 # these commands call `check_topic` where there is no such topic.
-_TAKES_ANY_NAME: Final = frozenset({"topic describe"})
+_TAKES_ANY_NAME: Final = frozenset({"topic describe", "topic explain"})
 _MESSAGE_ID: Final = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{56}")
 
 
@@ -89,14 +90,45 @@ def _encryption_of(parsed: argparse.Namespace) -> dict[str, Any]:
     return {"use_tls": parsed.tls or any(files.values()), **files}
 
 
-def admin_of(parsed: argparse.Namespace, *, reads_slaves: bool = False) -> Admin:
+def admin_of(
+    parsed: argparse.Namespace, *, reads_slaves: bool = False, leaves_out_silent: bool = False
+) -> Admin:
     """An administration client as the flags want it; `reads_slaves` is for commands that change
-    nothing, and then call `say_slaves_read`."""
-    options = ClientOptions(call_timeout_s=parsed.timeout, **security_of(parsed))
-    admin_address = getattr(parsed, "admin", None)
-    return Admin(
-        name_servers(parsed), options, admin_address=admin_address, reads_slaves=reads_slaves
+    nothing, and then call `say_slaves_read`; `leaves_out_silent` is for those that show what they
+    can learn, and then return what `say_unanswered` returns."""
+    options = ClientOptions(
+        call_timeout_s=parsed.timeout,
+        # No connection takes longer than an answer may.
+        connect_timeout_s=min(parsed.timeout, ClientOptions().connect_timeout_s),
+        **security_of(parsed),
     )
+    return Admin(
+        name_servers(parsed),
+        options,
+        admin_address=getattr(parsed, "admin", None),
+        reads_slaves=reads_slaves,
+        leaves_out_silent=leaves_out_silent,
+    )
+
+
+async def say_unanswered(admin: Admin) -> int:
+    """Say which name servers and brokers did not answer; the exit code that follows. It is called
+    when all is shown, for a silent name server is waited for here."""
+    silent = await admin.unanswered()
+    for address, error in sorted(silent.items()):
+        kind = "name server" if address in admin.name_servers else "broker"
+        say(f"{kind} {address} does not answer, the rest is shown: {error}")
+    return CANNOT_CONNECT if silent else OK
+
+
+async def say_silent_name_servers(admin: Admin) -> int:
+    """Say which name servers did not answer, as `say_unanswered` does, where brokers are named in
+    another way."""
+    silent = await admin.unanswered()
+    servers = {address: silent[address] for address in admin.name_servers if address in silent}
+    for address, error in sorted(servers.items()):
+        say(f"name server {address} does not answer, the rest is shown: {error}")
+    return CANNOT_CONNECT if servers else OK
 
 
 def say_slaves_read(admin: Admin) -> None:
@@ -141,11 +173,30 @@ def client_command(
             topic = vars(parsed).get("topic")
             if topic is not None and parsed.command not in _TAKES_ANY_NAME:
                 check_topic(topic)
+            if getattr(parsed, "watch", None) is not None:
+                return asyncio.run(_watch(work, parsed))
             return asyncio.run(work(parsed))
         except ClientError as error:
             raise CommandFailed(_text(error, parsed), exit_code(error)) from error
 
     return run
+
+
+async def _watch(
+    work: Callable[[argparse.Namespace], Coroutine[Any, Any, int]], parsed: argparse.Namespace
+) -> int:
+    # For `--watch` alone.
+    from aerobee.cli.printing.watch import repeat
+
+    def explain(error: Exception) -> str | None:
+        """The text about an error that may pass; None for another."""
+        if isinstance(error, CommandFailed) and error.code != USAGE:
+            return str(error)
+        if isinstance(error, ClientError) and exit_code(error) != USAGE:
+            return _text(error, parsed)
+        return None
+
+    return await repeat(functools.partial(work, parsed), parsed.watch, explain)
 
 
 def check_topic(topic: str) -> None:

@@ -12,6 +12,7 @@ from aerobee.cli.cluster.command_session import (
     admin_of,
     check_group,
     client_command,
+    say_silent_name_servers,
     say_slaves_read,
 )
 from aerobee.cli.cluster.consumer_groups.group_view import (
@@ -42,24 +43,24 @@ _GROUPS_AT_ONCE: Final = 16
 async def list_groups(parsed: argparse.Namespace) -> int:
     """Print the groups; those of RocketMQ's own tools only with `--all`, and with `--behind` those
     that are behind, the worst first."""
-    async with admin_of(parsed, reads_slaves=True) as admin:
+    async with admin_of(parsed, reads_slaves=True, leaves_out_silent=True) as admin:
         questions = GroupQuestions(admin)
         known = await questions.groups()
         chosen = [name for name in known if parsed.all or not is_system_group(name)]
         views = await _views(questions, chosen)
         say_slaves_read(admin)
-    groups = [_summary(one, known[one.group]) for one in views]
-    if parsed.behind is not None:
-        groups = _behind(groups, parsed.behind)
-    if parsed.json:
-        print_document(groups)
-    else:
-        _print(groups, {one.group: lag_text(one) for one in views})
-    if not views:
-        say("no consumer groups yet: the first consumer of one makes it")
-    elif parsed.behind is not None:
-        _say_left_out(views, groups, parsed.behind)
-    return say_unanswered(questions)
+        groups = [_summary(one, known[one.group]) for one in views]
+        if parsed.behind is not None:
+            groups = _behind(groups, parsed.behind)
+        if parsed.json:
+            print_document(groups, compact=parsed.watch is not None)
+        else:
+            _print(groups, {one.group: lag_text(one) for one in views})
+        if not views:
+            say("no consumer groups yet: the first consumer of one makes it")
+        elif parsed.behind is not None:
+            _say_left_out(views, groups, parsed.behind)
+        return max(say_unanswered(questions), await say_silent_name_servers(admin))
 
 
 def _print(groups: list[GroupSummary], lags: dict[str, int | str]) -> None:

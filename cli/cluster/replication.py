@@ -9,25 +9,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from aerobee.cli.cluster.command_session import admin_of, client_command, exit_code
-from aerobee.cli.printing.output import (
-    CANNOT_CONNECT,
-    OK,
-    CommandFailed,
-    print_json,
-    print_table,
-    say,
-)
+from aerobee.cli.cluster.command_session import admin_of, client_command, exit_code, say_unanswered
+from aerobee.cli.documents.brokers import HaDescription, HaRow
+from aerobee.cli.documents.document import print_document
+from aerobee.cli.printing.output import CANNOT_CONNECT, CommandFailed, print_table, say
 from aerobee.client.admin import Admin, BrokerHa
-from aerobee.client.errors import ClientError
+from aerobee.client.errors import ClientError, NetworkError
 from aerobee.protocol.bodies.ha_status import HaStatus, SlaveStatus
 from aerobee.protocol.bodies.routes import MASTER_ID, BrokerRoute
 from aerobee.remoting.peers import naming
 
-_AT_ONCE: Final = 16
+_AT_ONCE: Final = 256
+# Its slaves are asked when a master has answered, or after this time.
+_MASTER_FIRST_S: Final = 0.5
 # The refusal of a slave that has all of its master's log, and more.
 _AHEAD: Final = "ahead"
 _COLUMNS: Final = ("broker", "id", "role", "address", "end", "acknowledged", "lag", "state")
@@ -96,7 +94,7 @@ class _Asked(NamedTuple):
 @client_command
 async def show_ha(parsed: argparse.Namespace) -> int:
     """Print masters and slaves."""
-    async with admin_of(parsed) as admin:
+    async with admin_of(parsed, leaves_out_silent=True) as admin:
         known = (await admin.cluster()).brokers
         if parsed.broker is not None and parsed.broker not in known:
             there = ", ".join(sorted(known)) or "none"
@@ -104,32 +102,50 @@ async def show_ha(parsed: argparse.Namespace) -> int:
         names = sorted(known) if parsed.broker is None else [parsed.broker]
         turns = asyncio.Semaphore(_AT_ONCE)
         answers = await asyncio.gather(*(_ask(admin, known[name], turns) for name in names))
-    rows = [row for name, asked in zip(names, answers, strict=True) for row in _rows(name, asked)]
-    if parsed.json:
-        print_json({"brokers": [row._asdict() for row in rows]})
-    else:
-        print_table(_COLUMNS, [row.shown for row in rows])
-        for row in rows:
-            if row.reason is not None:
-                say(f"{row.role} {row.address} of {row.broker}: {row.reason}")
-    code = OK
+        _print(parsed, names, answers)
+        code = await say_unanswered(admin)
     for one in (one for asked in answers for one in asked):
-        if one.error is not None:
+        if one.error is not None and not isinstance(one.error, NetworkError):
             say(naming(one.address, str(one.error)))
             code = max(code, exit_code(one.error))
     return code
 
 
+def _print(
+    parsed: argparse.Namespace, names: Sequence[str], answers: Sequence[list[_Asked]]
+) -> None:
+    rows = [row for name, asked in zip(names, answers, strict=True) for row in _rows(name, asked)]
+    if parsed.json:
+        document = HaDescription(brokers=[HaRow(**row._asdict()) for row in rows])
+        print_document(document, compact=parsed.watch is not None)
+        return
+    print_table(_COLUMNS, [row.shown for row in rows])
+    for row in rows:
+        if row.reason is not None:
+            say(f"{row.role} {row.address} of {row.broker}: {row.reason}")
+
+
 async def _ask(admin: Admin, route: BrokerRoute, turns: asyncio.Semaphore) -> list[_Asked]:
-    """Ask the brokers of one name, the master first."""
-    found = []
-    for broker_id, address in sorted(route.addresses.items()):
+    """Ask the brokers of one name, the master first. A master that has not answered for a moment
+    keeps the others waiting no longer."""
+    has_begun = asyncio.Event()
+
+    async def ask(broker_id: int, address: str, *, first: bool) -> _Asked:
+        if not first:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(has_begun.wait(), _MASTER_FIRST_S)
         async with turns:
             try:
-                found.append(_Asked(broker_id, address, await admin.ha_state(address), None))
+                return _Asked(broker_id, address, await admin.ha_state(address), None)
             except ClientError as error:
-                found.append(_Asked(broker_id, address, None, error))
-    return found
+                return _Asked(broker_id, address, None, error)
+            finally:
+                if first:
+                    has_begun.set()
+
+    ordered = sorted(route.addresses.items())
+    calls = (ask(*one, first=number == 0) for number, one in enumerate(ordered))
+    return list(await asyncio.gather(*calls))
 
 
 def _rows(name: str, asked: list[_Asked]) -> list[_Row]:

@@ -3,9 +3,16 @@
 import argparse
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from aerobee.cli.cluster.command_session import admin_of, check_topic, client_command
+from aerobee.cli.cluster.command_session import (
+    admin_of,
+    check_topic,
+    client_command,
+    say_unanswered,
+)
+from aerobee.cli.documents.document import print_document
+from aerobee.cli.documents.topics import TopicDescription, TopicOnBroker, TopicQueue, TopicSummary
 from aerobee.cli.printing.output import OK, CommandFailed, print_json, print_table, say
 from aerobee.cli.printing.times import time_text
 from aerobee.client.admin import Admin
@@ -15,6 +22,7 @@ from aerobee.protocol.bodies.routes import (
     PERM_READ,
     PERM_WRITE,
     ClusterInfo,
+    QueueRoute,
     TopicRoute,
     masters,
 )
@@ -22,6 +30,8 @@ from aerobee.protocol.bodies.waiting import WaitingMessages
 from aerobee.protocol.names import DLQ_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX, is_system_topic
 
 _ROUTES_AT_ONCE: Final = 16
+# The routes of no more topics than these are asked for one by one.
+_FEW_TOPICS: Final = 500
 _WAITING_WORDS: Final = {
     "delayed": "delayed",
     "timed": "with a time of their own",
@@ -34,28 +44,59 @@ _RIGHTS: Final = ((PERM_READ, "r"), (PERM_WRITE, "w"), (PERM_INHERIT, "x"))
 @client_command
 async def list_topics(parsed: argparse.Namespace) -> int:
     """Print the topics; those of the system itself only with `--all`."""
-    async with admin_of(parsed) as admin:
+    async with admin_of(parsed, leaves_out_silent=True) as admin:
         names = await admin.topics()
         cluster = await admin.cluster()
         if not cluster.brokers:
             raise CommandFailed("no broker is registered")
         if not parsed.all:
             names = [name for name in names if not is_internal(name, cluster)]
-        routes = await _routes(admin, names)
-    if parsed.json:
-        print_json([_route_fields(name, route) for name, route in routes.items()])
-        return OK
-    print_table(
-        ("topic", "broker", "read queues", "write queues", "rights"),
-        [
-            (name, span.broker_name, span.read_queues, span.write_queues, rights_text(span.perm))
-            for name, route in routes.items()
-            for span in route.queues
-        ],
-    )
-    if not routes:
-        say("no topics yet: the first message to one makes it, or aerobee topic create NAME")
-    return OK
+        spans = await _spans(admin, names, cluster)
+        if parsed.json:
+            print_document([_summary(name, found) for name, found in spans.items()])
+        else:
+            print_table(
+                ("topic", "broker", "read queues", "write queues", "rights"),
+                [
+                    (
+                        name,
+                        one.broker_name,
+                        one.read_queues,
+                        one.write_queues,
+                        rights_text(one.perm),
+                    )
+                    for name, found in spans.items()
+                    for one in found
+                ],
+            )
+            if not spans:
+                say(
+                    "no topics yet: the first message to one makes it, or aerobee topic create NAME"
+                )
+        return await say_unanswered(admin)
+
+
+async def _spans(
+    admin: Admin, names: list[str], cluster: ClusterInfo
+) -> dict[str, tuple[QueueRoute, ...]]:
+    """The queues of topics on each broker. The route of each topic tells it, in a request each; for
+    many topics the tables of the brokers do, and routes are asked for what no table has."""
+    known: dict[str, tuple[QueueRoute, ...]] = {}
+    left = names
+    if len(names) > _FEW_TOPICS:
+        # For clusters with many topics alone.
+        from aerobee.cli.cluster.overview.topic_table import spans_by_tables
+
+        tables = await spans_by_tables(admin, frozenset(names), cluster)
+        known = {} if tables is None else tables.spans
+        left = [name for name in names if name not in known]
+        if tables is not None and tables.silent:
+            say(f"queues on {', '.join(tables.silent)} are not shown, nor the {len(left)} topics "
+                "that no other broker has")  # fmt: skip
+            left = []
+    routes = await _routes(admin, left)
+    found = {**known, **{name: route.queues for name, route in routes.items()}}
+    return {name: found[name] for name in names if name in found}
 
 
 async def _routes(admin: Admin, names: list[str]) -> dict[str, TopicRoute]:
@@ -87,19 +128,20 @@ async def describe_topic(parsed: argparse.Namespace) -> int:
             check_topic(parsed.topic)
             raise
         stats = await admin.topic_stats(parsed.topic)
-    queues: list[dict[str, Any]] = [
-        {
-            "broker": queue.broker_name,
-            "queue": queue.queue_id,
-            "min_offset": offsets.min_offset,
-            "max_offset": offsets.max_offset,
-            "messages": offsets.max_offset - offsets.min_offset,
-            "last_store_timestamp_ms": offsets.last_update_ms,
-        }
+    queues = [
+        TopicQueue(
+            broker=queue.broker_name,
+            queue=queue.queue_id,
+            min_offset=offsets.min_offset,
+            max_offset=offsets.max_offset,
+            messages=offsets.max_offset - offsets.min_offset,
+            last_store_timestamp_ms=offsets.last_update_ms,
+        )
         for queue, offsets in stats.items()
     ]
     if parsed.json:
-        print_json({**_route_fields(parsed.topic, route), "queues": queues})
+        brokers = _summary(parsed.topic, route.queues).brokers
+        print_document(TopicDescription(topic=parsed.topic, brokers=brokers, queues=queues))
         return OK
     names = {span.broker_name for span in route.queues}
     if away := sorted(names - masters(route.brokers).keys()):
@@ -112,8 +154,11 @@ async def describe_topic(parsed: argparse.Namespace) -> int:
     print_table(
         ("broker", "queue", "min offset", "max offset", "messages", "last stored"),
         [
-            (*list(queue.values())[:-1], time_text(queue["last_store_timestamp_ms"]))
-            for queue in queues
+            (
+                *(one.broker, one.queue, one.min_offset, one.max_offset, one.messages),
+                time_text(one.last_store_timestamp_ms),
+            )
+            for one in queues
         ],
     )
     return OK
@@ -158,19 +203,19 @@ def is_internal(name: str, cluster: ClusterInfo) -> bool:
     )
 
 
-def _route_fields(name: str, route: TopicRoute) -> dict[str, Any]:
-    return {
-        "topic": name,
-        "brokers": [
-            {
-                "broker": span.broker_name,
-                "read_queues": span.read_queues,
-                "write_queues": span.write_queues,
-                "rights": rights_text(span.perm),
-            }
-            for span in route.queues
+def _summary(name: str, spans: Iterable[QueueRoute]) -> TopicSummary:
+    return TopicSummary(
+        topic=name,
+        brokers=[
+            TopicOnBroker(
+                broker=span.broker_name,
+                read_queues=span.read_queues,
+                write_queues=span.write_queues,
+                rights=rights_text(span.perm),
+            )
+            for span in spans
         ],
-    }
+    )
 
 
 def rights_text(perm: int) -> str:

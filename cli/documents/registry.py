@@ -6,6 +6,14 @@ A command that prints one object a line has the type of a line.
 from typing import Any, Final
 
 from aerobee.cli.documents.audit import AuditRecord
+from aerobee.cli.documents.brokers import (
+    HaDescription,
+    PermissionChange,
+    SettingsByBroker,
+    Shards,
+    Status,
+)
+from aerobee.cli.documents.clients import ClientDescription, ClientListing
 from aerobee.cli.documents.configuration import Conversion
 from aerobee.cli.documents.contexts import ContextEntry
 from aerobee.cli.documents.dead_letters import (
@@ -31,6 +39,7 @@ from aerobee.cli.documents.messages import (
     TraceEvent,
 )
 from aerobee.cli.documents.offsets import OffsetsMoved, QueueOffset
+from aerobee.cli.documents.topics import TopicDescription, TopicExplanation, TopicSummary
 
 DOCUMENTS: Final[dict[str, Any]] = {
     "audit": list[AuditRecord],
@@ -51,6 +60,16 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "dlq export": DeadLetterExport,
     "dlq resend": DeadLetterResend,
     "dlq purge": DeadLetterPurge,
+    "status": Status,
+    "client list": ClientListing,
+    "client show": ClientDescription,
+    "topic list": list[TopicSummary],
+    "topic describe": TopicDescription,
+    "topic explain": TopicExplanation,
+    "broker ha": HaDescription,
+    "broker config": SettingsByBroker,
+    "broker permission": PermissionChange,
+    "shards": Shards,
     "group explain": GroupExplanation,
     "group create": GroupChanged,
     "group update": GroupChanged,
@@ -63,15 +82,10 @@ DOCUMENTS: Final[dict[str, Any]] = {
 #: Commands whose documents have no type yet.
 UNTYPED: Final = frozenset(
     {
-        "shards",
         "config show",
         "config check",
         "broker clean",
-        "broker config",
-        "broker ha",
-        "topic list",
         "topic create",
-        "topic describe",
         "topic delete",
         "message send",
         "message cancel",

@@ -54,6 +54,16 @@ def show_script(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
+def begin_block(*, is_first: bool) -> None:
+    """Begin what takes the place of what was shown before: on a cleared terminal, or in a pipe
+    behind an empty line."""
+    if sys.stdout.isatty():
+        sys.stdout.write("\x1b[H\x1b[2J")
+    elif not is_first:
+        sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
 def show_marked(mark: str, text: str, colour: str) -> None:
     """A line whose first word has a colour at a terminal that takes colours; `colour` is a number
     of SGR."""

@@ -73,3 +73,17 @@ def span_text(seconds: float | None) -> str:
         if seconds >= 2 * size or unit == "min":
             return f"{seconds // size:.0f} {unit}"
     raise AssertionError(seconds)
+
+
+def long_span_text(seconds: float) -> str:
+    """A span of time for people, in its two largest units: 3 h 20 min."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h" if days < 1000 else f"{days} d"

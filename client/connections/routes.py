@@ -52,7 +52,11 @@ class RouteCache:
         name_servers: Sequence[str],
         timeout_s: float,
         make_command: MakeCommand,
+        *,
+        next_after_s: float | None = None,
     ) -> None:
+        """With `next_after_s` the next name server is asked as well when one has not answered for
+        so long; without, when its time is over."""
         assert name_servers
         self._pool = pool
         self._tasks = tasks
@@ -63,12 +67,19 @@ class RouteCache:
         self._write_queues: dict[str, list[MessageQueue]] = {}
         self._brokers: dict[str, BrokerRoute] = {}
         self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
+        self._next_after_s = next_after_s
+        # With `next_after_s`: the questions that are under way, by name server.
+        self._under_way: dict[asyncio.Task[Command], str] = {}
+        #: The name servers that did not answer, with the reasons; with `next_after_s` only.
+        self.unanswered: dict[str, NetworkError] = {}
 
     async def ask_name_server(self, code: RequestCode, ext: dict[str, str]) -> Command:
         """The answer of the first name server that gives one.
 
         Its code is not judged, except for that of a peer which is no name server: RequestRefused.
         """
+        if self._next_after_s is not None:
+            return await self._ask_in_a_hurry(code, ext, self._next_after_s)
         failure: NetworkError | None = None
         several = len(self._name_servers) > 1
         for address in tuple(self._name_servers):
@@ -89,9 +100,58 @@ class RouteCache:
                 raise wrong_peer(address, answer, asked="name server", found="broker")
             return answer
         assert failure is not None
-        if type(failure) is ConnectFailed:
-            raise NoNameServer(str(failure))
-        raise failure
+        raise _no_name_server(failure)
+
+    async def _ask_in_a_hurry(
+        self, code: RequestCode, ext: dict[str, str], next_after_s: float
+    ) -> Command:
+        """The first answer. Servers that are silent, or have been, are not waited for while others
+        are left."""
+        busy = {*self._under_way.values(), *self.unanswered}
+        left = [one for one in self._name_servers if one not in busy] or list(self._name_servers)
+        mine: dict[asyncio.Task[Command], str] = {}
+        failure: NetworkError | None = None
+        while left or mine:
+            if left:
+                address = left.pop(0)
+                mine[self._ask_one(address, code, ext)] = address
+            done, _ = await asyncio.wait(
+                mine, timeout=next_after_s if left else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in done:
+                address = mine.pop(task)
+                error = task.exception()
+                if isinstance(error, NetworkError):
+                    failure = error
+                    continue
+                answer = task.result()
+                # The next question goes to this one first.
+                self._name_servers.remove(address)
+                self._name_servers.insert(0, address)
+                if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    raise wrong_peer(address, answer, asked="name server", found="broker")
+                return answer
+        assert failure is not None
+        raise _no_name_server(failure)
+
+    def _ask_one(
+        self, address: str, code: RequestCode, ext: dict[str, str]
+    ) -> asyncio.Task[Command]:
+        asking = self._pool.call(address, self._make_command(code, ext), self._timeout_s)
+        task = self._tasks.spawn(asking, f"name server {address}", expected=ClientError)
+        self._under_way[task] = address
+        task.add_done_callback(self._answered)
+        return task
+
+    def _answered(self, task: asyncio.Task[Command]) -> None:
+        address = self._under_way.pop(task)
+        if not task.cancelled() and isinstance(error := task.exception(), NetworkError):
+            self.unanswered.setdefault(address, error)
+
+    async def settle(self) -> None:
+        """Wait until the questions under way are answered, or their time is over."""
+        if self._under_way:
+            await asyncio.wait(self._under_way)
 
     async def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
         """The route of a topic, from the cache unless `refresh`; NoRoute or NetworkError."""
@@ -202,6 +262,11 @@ class RouteCache:
             return None
         addresses = broker.addresses
         return addresses.get(preferred_id) or addresses[min(addresses)]
+
+
+def _no_name_server(failure: NetworkError) -> NetworkError:
+    """The error when no name server has answered; `failure` is the last."""
+    return NoNameServer(str(failure)) if type(failure) is ConnectFailed else failure
 
 
 def _names(route: TopicRoute) -> set[str]:

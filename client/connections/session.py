@@ -57,7 +57,8 @@ _PEM_BYTES_MAX: Final = 1 << 20
 # A broker that has gone from the routes mostly restarts: its route is asked for again after this
 # time, then after twice as long each time, up to the usual interval.
 _MISSING_FIRST_S: Final = 1.0
-_SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
+#: The codes of answers that are taken, where a call names no others.
+SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
 # `call` asks these of name servers; everything else is for brokers.
 _OF_NAME_SERVERS: Final = frozenset(
     {
@@ -94,7 +95,10 @@ class SessionMember(Protocol):
 class Session:
     """Shared machinery of one client; see the module's text."""
 
-    def __init__(self, name_servers: Addresses, options: ClientOptions) -> None:
+    def __init__(
+        self, name_servers: Addresses, options: ClientOptions, *, next_after_s: float | None = None
+    ) -> None:
+        """`next_after_s` as in `RouteCache`."""
         self.options = options
         self.name_servers = parse_addresses(name_servers)
         self.local_ip = local_ip(self.name_servers[0])
@@ -105,7 +109,12 @@ class Session:
             self.tasks, options.connect_timeout_s, self._greet, self._on_request, make_tls(options)
         )
         self.routes = RouteCache(
-            self.pool, self.tasks, self.name_servers, options.call_timeout_s, self.command
+            self.pool,
+            self.tasks,
+            self.name_servers,
+            options.call_timeout_s,
+            self.command,
+            next_after_s=next_after_s,
         )
         #: Commits of offsets, by broker, group and topic.
         self.commits = FirstAlone()
@@ -180,7 +189,7 @@ class Session:
         body: bytes = b"",
         *,
         timeout_s: float | None = None,
-        accept: Collection[int] = _SUCCESS,
+        accept: Collection[int] = SUCCESS,
     ) -> Command:
         """Ask one peer; an answer whose code is not in `accept` is raised as PeerError."""
         command = self.command(code, ext, body)

@@ -136,6 +136,7 @@ BOUNDED: Final[Containers] = {
     },
     # --- clients
     "client groups": {
+        "broker/requests/administration/client_list.py": "_Groups.consumers _Groups.producers",
         "broker/requests/clients/member_notifications.py": "Notifications._later "
         "Notifications._resting "
         "Notifications._changed",
@@ -162,6 +163,9 @@ BOUNDED: Final[Containers] = {
     },
     "queue counters": {"broker/broker_stats.py": "ConsumerStats.queues TopicStats.queues"},
     "rates of groups": {"broker/requests/administration/consumption.py": "GroupRates._last"},
+    "remembered refusals": {
+        "broker/monitoring/overview/refusals.py": "Refusals._kinds _Counts._minutes"
+    },
     "traffic history": {
         "broker/requests/administration/traffic_statistics.py": "TrafficHistory._series "
         "TrafficHistory._totals "
@@ -339,7 +343,10 @@ OTHERS: Final[Containers] = {
         "native/sends.pyx": "Sends.size_bounds",
         "store/store_stats.py": "Histogram.counts Histogram.slow",
     },
-    "the last ten minutes in samples": {"store/store_stats.py": "StoreStatsService._samples"},
+    "the last ten minutes in samples": {
+        "store/store_stats.py": "StoreStatsService._samples",
+        "broker/monitoring/overview/growth.py": "RecentGrowth._samples",
+    },
     "the accounts' files, which the operator writes": {"access/accounts.py": "Rules.accounts"},
     "a key of ours a connection": {"remoting/connections/connection.py": "Connection.context"},
     "callers of ours that wait for room": {
@@ -392,7 +399,11 @@ OTHERS: Final[Containers] = {
         "GroupQuestions._of_rocketmq GroupQuestions._tables GroupQuestions.unanswered",
         "client/connections/background.py": "FirstAlone._done FirstAlone._first "
         "TaskOwner._tasks TaskOwner.failures",
-        "client/connections/routes.py": "RouteCache._name_servers",
+        "client/administration/overview.py": "GroupMembers.consumers GroupMembers.producers "
+        "Told.runtime Told.settings",
+        "client/connections/asking_session.py": "AskingSession._silent",
+        "client/connections/routes.py": "RouteCache._name_servers RouteCache._under_way "
+        "RouteCache.unanswered",
         "client/connections/session.py": "Session._members Session._served",
         "client/consuming/consumer_state.py": "ConsumerState.counters ConsumerState.subscriptions",
         "client/consuming/pull_consumer.py": "PullConsumer._subscriptions",

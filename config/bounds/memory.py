@@ -156,6 +156,14 @@ FIXED: Final = (
               bytes_each=600),
     ),
     Fixed(
+        "remembered refusals",
+        1_000,
+        "kinds",
+        Limit("refusals of the last hour, by cause, codes and peer",
+              "further kinds are counted together", "aerobee_refused_requests_total",
+              bytes_each=3 * _KIB),
+    ),
+    Fixed(
         "traffic history",
         10_000,
         "series",

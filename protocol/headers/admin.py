@@ -252,3 +252,20 @@ class ConsumeQueueHeader(Header):
     index: Int64 = 0
     count: Int32 = 0
     consumer_group: str | None = None
+
+
+class BrokerStatusHeader(Header):
+    """BROKER_STATUS; with a topic the answer tells of that as well."""
+
+    topic: str | None = None
+
+
+class ClientsHeader(Header):
+    """CLIENTS: which connections are listed; of an address the port may be left out. `details`
+    with a client id tells what the client subscribes to, and which queues it holds."""
+
+    group: str | None = None
+    topic: str | None = None
+    address: str | None = None
+    client_id: str | None = None
+    details: bool = False

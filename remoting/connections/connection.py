@@ -114,6 +114,7 @@ class Connection(asyncio.BufferedProtocol):
         "id",
         "last_active",
         "local_port",
+        "opened_at",
         "packed_peer",
         "peer",
         "unwritten",
@@ -152,6 +153,8 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = peer or ("", 0)
         self.packed_peer = b""
         self.local_port = 0
+        # When it was opened, on the loop's clock.
+        self.opened_at = 0.0
         self.last_active = 0.0
         # Bytes of unfinished input, kept up to date by the inbound budget.
         self.held_bytes = 0
@@ -192,6 +195,11 @@ class Connection(asyncio.BufferedProtocol):
     def answer_room(self) -> int:
         """Bytes of answers that one slice may add; below 0 the next slice is for others."""
         return self._shared.limits.outbound_high_water_bytes - self.unwritten
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of this peer that were read and are not served yet."""
+        return self.decoder.buffered + self._kept_bytes
 
     @property
     def waiting_commands(self) -> int:
@@ -323,7 +331,7 @@ class Connection(asyncio.BufferedProtocol):
             self.peer = plain_address(peername)
             self.packed_peer = pack_host(*self.peer)
         self.id = shared.add(self)
-        self.last_active = shared.now
+        self.opened_at = self.last_active = shared.now
         log.debug("connection opened %s server=%s", self, shared.name)
         try:
             self._handler.connection_opened(self)

@@ -137,6 +137,10 @@ class ConnectionSet:
             self._timer.cancel()
             self._timer = None
 
+    def members(self) -> list[SetMember]:
+        """The connections that are open now."""
+        return list(self._connections.values())
+
     def count_of(self, host: str) -> int:
         """Connections with one address."""
         return self._addresses[host]

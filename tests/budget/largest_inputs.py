@@ -724,6 +724,8 @@ BROKER: dict[int, Inputs] = {
     Code.AUDIT_EVENTS: _asked(Code.AUDIT_EVENTS, {}),
     Code.WAITING_MESSAGES: _asked(Code.WAITING_MESSAGES, {"topic": TOPIC}),
     Code.MESSAGE_STATE: _asked(Code.MESSAGE_STATE, {"offset": "0"}),
+    Code.BROKER_STATUS: _asked(Code.BROKER_STATUS, {"topic": TOPIC}),
+    Code.CLIENTS: _asked(Code.CLIENTS, {"details": "true"}),
     Code.GROUP_LAG: _asked(Code.GROUP_LAG, {"consumerGroup": GROUP}),
     Code.LOG_RANGES: _asked(
         Code.LOG_RANGES, {"start": "0", "end": str(MOST_RANGE_BYTES), "parts": str(MOST_PARTS)}

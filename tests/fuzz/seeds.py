@@ -257,6 +257,8 @@ BROKER_SEEDS: tuple[Seed, ...] = (
     Seed(Code.DRAIN_STATUS, {}),
     Seed(Code.MESSAGE_STATE, {"offset": "0"}),
     Seed(Code.AUDIT_EVENTS, {"sinceTimestamp": "1", "file": "1", "position": "0"}),
+    Seed(Code.BROKER_STATUS, {"topic": TOPIC}),
+    Seed(Code.CLIENTS, {"group": GROUP, "topic": TOPIC, "address": "", "details": "true"}),
     Seed(Code.GROUP_LAG, {"consumerGroup": GROUP, "topic": TOPIC}),
     Seed(Code.LOG_RANGES, {"start": "0", "end": "4096", "parts": "8"}),
     Seed(Code.REPLICA_TABLES, {"topics": "", "offsets": "1", "timer": "", "stages": ""}),

@@ -27,7 +27,7 @@ def test_log_and_metrics_say_which_form_runs(serve: Serve, wish: str) -> None:
         pytest.skip("the compiled form was not built here")
     form = "compiled" if is_built() and wish != "off" else "plain"
     daemon = serve(environ={VARIABLE: wish}).ready()
-    assert f"hot path          {form}\n" in daemon.log
+    assert f'"form": "{form}"' in daemon.log
     with Wire(daemon.port) as wire:
         assert wire.send_message("T", b"by either").code == 0
     page = daemon.get("/metrics")[1].decode()
@@ -39,7 +39,7 @@ def test_log_and_metrics_say_which_form_runs(serve: Serve, wish: str) -> None:
 def test_without_the_compiled_form_auto_runs_the_plain_one(serve: Serve) -> None:
     program = [sys.executable, "-c", UNBUILT]
     daemon = serve(environ={VARIABLE: "auto"}, program=program).ready()
-    assert "hot path          plain\n" in daemon.log
+    assert '"form": "plain"' in daemon.log
     warned = "the compiled form is there and does not load, plain Python runs" in daemon.log
     assert warned == is_built()
 

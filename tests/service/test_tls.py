@@ -84,7 +84,7 @@ def name_server(*options: str) -> Iterator[int]:
         assert process.stderr is not None
         try:
             for line in process.stderr:
-                if line.strip() == b"ready":
+                if b'"event": "ready"' in line:
                     break
             yield port
         finally:

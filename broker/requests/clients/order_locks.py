@@ -16,7 +16,7 @@ Loop thread only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from aerobee.broker.background.loop_workers import BodyReader
@@ -36,6 +36,8 @@ MAX_LOCKS = 100_000
 
 # Queues that are locked in one step, a microsecond each; a request may name 20,000.
 _STEP = 100
+# Locks that are looked at in one step, a tenth of a microsecond each.
+_LOOK_STEP = 2_000
 
 # A queue of this broker, by topic and number.
 _Queue = tuple[str, int]
@@ -105,6 +107,17 @@ class OrderLocks:
         """The client that holds a queue, None without one."""
         owner = self._locks.get(group, {}).get((queue.topic, queue.queue_id))
         return owner.client_id if owner is not None and owner.until > self._clock() else None
+
+    def held_by(self, group: str, client_id: str) -> Iterator[list[_Queue]]:
+        """The queues that a member of a group holds now, some at a time."""
+        now = self._clock()
+        locks = list(self._locks.get(group, {}).items())
+        for at in range(0, len(locks), _LOOK_STEP):
+            yield [
+                queue
+                for queue, lock in locks[at : at + _LOOK_STEP]
+                if lock.client_id == client_id and lock.until > now
+            ]
 
     def sweep_some(self) -> bool:
         """Forget some of the locks that ran out; False when there was nothing to look at."""

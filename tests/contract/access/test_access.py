@@ -78,6 +78,7 @@ ADMINISTRATORS = {
     Code.DRAIN_STATUS,
     Code.MESSAGE_STATE,
     Code.AUDIT_EVENTS,
+    *(Code.BROKER_STATUS, Code.CLIENTS),
 }
 _LONG = {
     "producerGroup": "PG", "topic": TOPIC, "defaultTopic": "TBW102", "defaultTopicQueueNums": 4,

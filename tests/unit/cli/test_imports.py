@@ -47,10 +47,14 @@ BOUNDS = [
     Bound("config show", 140, OTHERS | ROLES | SERVER | LOOP - {"json"}),
     Bound("config check pyproject.toml", 145, OTHERS - {"tomllib", "difflib"} | ROLES | SERVER),
     *(
-        Bound(words, 300, OTHERS | ROLES | SERVER | {"hashlib", "hmac", "ctypes"})
+        Bound(words, 302, OTHERS | ROLES | SERVER | {"hashlib", "hmac", "ctypes"})
         for words in ("topic list", "topic describe a", "group list", "group describe a")
     ),
     Bound("offset show a", 300, OTHERS | ROLES | SERVER | {"hashlib", "hmac"}),
+    *(
+        Bound(words, 310, OTHERS - {"difflib"} | ROLES | SERVER | {"hashlib", "hmac", "rich"})
+        for words in ("status", "client list", "topic explain a")
+    ),
     Bound("broker config", 300, OTHERS | ROLES | SERVER | {"hashlib", "hmac"}),
     Bound("shards", 165, OTHERS - {"http", "email"} | ROLES | SERVER | {"asyncio", "msgspec"}),
 ]
@@ -77,7 +81,7 @@ if sys.argv[1] == "serve":
     from aerobee.broker.lifecycle import broker_process as process
     process._say_ready = ready
 else:
-    serve.say = lambda text: ready() if text == "ready" else None
+    serve._say_ready = ready
 main(sys.argv[1:])
 """
 

@@ -1,5 +1,6 @@
 """`aerobee serve` and `aerobee nameserver` as processes."""
 
+import json
 import os
 import re
 import signal
@@ -31,7 +32,7 @@ class Served:
             [sys.executable, "-m", "aerobee.cli", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**kept, **environment},
+            env={"AEROBEE__LOG__FORMAT": "text", **kept, **environment},
             text=True,
         )
         self._watchdog = threading.Timer(60, self.process.kill)
@@ -42,7 +43,7 @@ class Served:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.lines.append(line.rstrip())
-            if line.startswith("ready"):
+            if line.startswith("ready") or '"event": "ready"' in line:
                 return "\n".join(self.lines)
         raise AssertionError("\n".join(self.lines))
 
@@ -245,3 +246,20 @@ def test_a_second_broker_of_one_name_says_so_at_its_start(tmp_path: Path) -> Non
             (warning,) = [line for line in second.lines if line.startswith("  warning")]
             assert f"another broker, at {told[1]}, is registered as twin with id 0" in warning
             assert "brokerName" in warning
+
+
+def test_each_line_of_a_log_in_json_is_json_the_start_too(tmp_path: Path) -> None:
+    """Collectors of logs read standard error line by line."""
+    options = "--set", "log.format=json", "--set", "log.level=WARNING"
+    with served("serve", "--dev", *options) as daemon:
+        ready = json.loads(daemon.wait_ready().splitlines()[-1])
+        assert ready["event"] == "ready"
+        assert ready["address"].rpartition(":")[2].isdecimal()
+        assert {"version", "broker", "name_servers", "store", "seconds"} <= ready.keys()
+        assert daemon.stop() == 0
+        for line in daemon.lines:
+            assert json.loads(line)["ts"], line
+    with served("nameserver", "--port", "0", *options) as daemon:
+        lines = daemon.wait_ready().splitlines()
+        assert [json.loads(line)["event"] for line in lines][-1] == "ready"
+        assert json.loads(lines[-1])["address"].startswith("127.0.0.1:")

@@ -24,6 +24,8 @@ ALLOWED = {
     "broker/core.py": "versions of tables, as the reference",
     "broker/lifecycle/drain.py": "shown to people",
     "broker/monitoring/health_checks.py": "shown to people",
+    "broker/monitoring/overview/refusals.py": "shown to people",
+    "broker/requests/administration/client_list.py": "shown to people",
     "broker/cluster/replication/ha_status.py": "shown to people",
     "broker/monitoring/lag_metrics.py": "ages of messages",
     "broker/requests/administration/group_lag.py": "ages of messages",
