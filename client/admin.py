@@ -32,7 +32,6 @@ from aerobee.protocol.bodies.common import (
     parse_offset_table,
     parse_topic_list,
 )
-from aerobee.protocol.bodies.ha_status import HaStatus
 from aerobee.protocol.bodies.routes import (
     MASTER_ID,
     BrokerRoute,
@@ -71,6 +70,7 @@ from aerobee.protocol.names import check_topic_name, retry_topic, why_no_group_t
 
 if TYPE_CHECKING:
     from aerobee.client.connections.asking_session import AskingSession
+    from aerobee.protocol.bodies.ha_status import HaStatus
 
 T = TypeVar("T")
 
@@ -703,6 +703,9 @@ class Admin(OffsetsRole):
         )
         if answer.code != ResponseCode.SUCCESS:
             return BrokerHa(end, None, begins)
+        # One command reads it.
+        from aerobee.protocol.bodies.ha_status import HaStatus
+
         with reading(address):
             return BrokerHa(end, HaStatus.parse(answer.body), begins)
 

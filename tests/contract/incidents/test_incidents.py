@@ -43,7 +43,7 @@ class Reader:
         self._capsys = capsys
 
     def run(self, command: str, *more: str) -> str:
-        """What a command says, to both streams."""
+        """Run a command; returns both streams."""
         self._capsys.readouterr()
         words = words_of(command, self._names)
         server = self._names.get("NAME_SERVER")
@@ -52,7 +52,7 @@ class Reader:
         return said.out + said.err
 
     def look(self) -> str:
-        """Run the commands that show the cause; what they say has all that the page promises."""
+        """Run the commands that show the cause, and check that they say all that the page promises."""
         assert 1 <= len(self._incident.looks) <= 2
         said = "\n".join(self.run(command) for command in self._incident.looks)
         for text in self._incident.says:

@@ -47,7 +47,7 @@ BOUNDS = [
     Bound("config show", 140, OTHERS | ROLES | SERVER | LOOP - {"json"}),
     Bound("config check pyproject.toml", 145, OTHERS - {"tomllib", "difflib"} | ROLES | SERVER),
     *(
-        Bound(words, 302, OTHERS | ROLES | SERVER | {"hashlib", "hmac", "ctypes"})
+        Bound(words, 300, OTHERS | ROLES | SERVER | {"hashlib", "hmac", "ctypes"})
         for words in ("topic list", "topic describe a", "group list", "group describe a")
     ),
     Bound("offset show a", 300, OTHERS | ROLES | SERVER | {"hashlib", "hmac"}),
