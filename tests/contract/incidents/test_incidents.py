@@ -52,7 +52,7 @@ class Reader:
         return said.out + said.err
 
     def look(self) -> str:
-        """Run the commands that show the cause, and check that they say all that the page promises."""
+        """Run the commands that show the cause; they say all that the page promises."""
         assert 1 <= len(self._incident.looks) <= 2
         said = "\n".join(self.run(command) for command in self._incident.looks)
         for text in self._incident.says:
