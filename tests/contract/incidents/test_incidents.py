@@ -21,6 +21,7 @@ from aerobee.client.blocking_roles import Admin, Producer, PushConsumer
 from aerobee.client.message import Message, ReceivedMessage
 from aerobee.client.options import ConsumeFrom, PushOptions
 from aerobee.protocol.bodies.common import MessageQueue
+from aerobee.store.disk.files import DiskSpace, Files
 from aerobee.testing import RunningBroker
 from tests.contract.incidents.book import Incident, filled, incidents, words_of
 from tests.interop.wire import SUCCESS, Wire
@@ -277,6 +278,30 @@ def test_wrong_address(tmp_path: Path, read: Read) -> None:
         file = configuration(tmp_path, namesrvAddr=broker.name_server)
         said = read("wrong-address", FILE=file).look()
     assert "refused" in said
+
+
+def test_offsets_lost(tmp_path: Path, read: Read) -> None:
+    where = MessageQueue("Kept", BROKER, 0)
+    settings = {"broker_name": BROKER, "store_path": str(tmp_path)}
+    with testing.broker(**settings) as broker, Admin(broker.name_server) as admin:
+        fill(broker, admin, "Kept", b"1", b"2")
+        admin.commit_offset("OL", where, 1)
+    for file in (tmp_path / "config").glob("consumerOffset.json*"):
+        file.write_text('{"offsetTable":{')
+    with testing.broker(**settings) as broker, Admin(broker.name_server) as admin:
+        names = {"GROUP": "OL", "TOPIC": "Kept", "NAME_SERVER": broker.name_server}
+        reader = read("offsets-lost", **names)
+        assert "consumerOffset.json" in reader.look()
+        reader.mend("--yes")
+        assert admin.group_progress("OL", "Kept")[where].consumer_offset == 2
+
+
+def test_disk_filling(running: RunningBroker, read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Files, "disk_space", lambda _self, _path: DiskSpace(88, 12))
+    reader = read("disk-filling", NAME_SERVER=running.name_server)
+    # The broker looks at its disk now and then.
+    until(lambda: "DISK CRITICAL" in reader.run("aerobee check disk"))
+    assert "88 %" in reader.look()
 
 
 def test_port_taken(tmp_path: Path, read: Read) -> None:
