@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from aerobee.native.form import VARIABLE, is_built
-from tests.service.kit import Served, Wire, aerobee, metric
+from tests.service.kit import Served, Wire, aerobee, metric, wait_until
 
 Serve = Callable[..., Served]
 EX_CONFIG = 78
@@ -27,7 +27,8 @@ def test_log_and_metrics_say_which_form_runs(serve: Serve, wish: str) -> None:
         pytest.skip("the compiled form was not built here")
     form = "compiled" if is_built() and wish != "off" else "plain"
     daemon = serve(environ={VARIABLE: wish}).ready()
-    assert f'"form": "{form}"' in daemon.log
+    # The log has a thread of its own, which may be late.
+    wait_until(lambda: f'"form": "{form}"' in daemon.log, "the log says which form runs")
     with Wire(daemon.port) as wire:
         assert wire.send_message("T", b"by either").code == 0
     page = daemon.get("/metrics")[1].decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import http.client
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import termios
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,8 @@ TESTED = {
     "retention.clean_forcibly",
     "scrub.bytes_per_second",
     "scrub.processor_percent",
+    "drain.timeout_ms",
+    "drain.route_refresh_ms",
 }
 
 
@@ -504,3 +508,40 @@ class Terminal:
         if self._master >= 0:
             os.close(self._master)
             self._master = -1
+
+
+def test_the_times_of_a_drain_change(serve: Serve, tmp_path: Path) -> None:
+    other = serve("--set", "broker.name=other").ready()
+    names = f'[broker]\nname_servers = "127.0.0.1:{other.name_server_port}"\n'
+    slow = "[drain]\ntimeout_ms = 600000\nroute_refresh_ms = 600000\n"
+    broker = Configured(partial(serve, folder="drained"), tmp_path, names + slow)
+
+    def is_taken() -> bool:
+        with Wire(other.name_server_port) as wire:
+            return wire.call(105, {"topic": "T"}).body.decode().count("brokerName") >= 4
+
+    for one in (other, broker.daemon):
+        with Wire(one.port) as wire:
+            assert wire.send_message("T", b"x").code == 0
+    wait_until(is_taken, "both have the topic")
+    producer = {"clientID": "c", "producerDataSet": [{"groupName": "P"}], "consumerDataSet": []}
+    with Wire(broker.daemon.port) as wire:
+        # While it is connected it may send by an old route.
+        assert wire.call(34, {}, json.dumps(producer).encode()).code == 0
+        for quick in ("route_refresh_ms = 1\ntimeout_ms = 600000\n", "timeout_ms = 1000\n"):
+            assert drain(broker.daemon, "POST", "/drain")["state"] == "draining"
+            broker.change(f"{names}[drain]\n{quick}")
+            wait_until(lambda: drain(broker.daemon, "GET", "/drain")["state"] == "drained", quick)
+            assert drain(broker.daemon, "POST", "/drain?undo=true")["state"] == "serving"
+            broker.change(names + slow)
+
+
+def drain(daemon: Served, method: str, path: str) -> dict[str, object]:
+    """The state of a drain, by the HTTP port."""
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.http_port, timeout=10)
+    try:
+        connection.request(method, path)
+        found: dict[str, object] = json.loads(connection.getresponse().read())
+        return found
+    finally:
+        connection.close()
