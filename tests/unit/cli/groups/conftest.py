@@ -14,7 +14,7 @@ from tests.ports import free_port
 from tests.unit.cli.groups.group_support import Run
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def running() -> Iterator[RunningBroker]:
     with ExitStack() as stack:
         # It has read these when it runs: other tests see them no more.
