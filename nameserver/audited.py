@@ -22,6 +22,8 @@ from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.headers.admin import KvHeader
 
+#: The port of name servers where none is set (config/settings/service.py).
+NAME_SERVER_PORT = 9876
 _ABSENT = "absent"
 
 
@@ -64,7 +66,10 @@ def name_server_audit(
     there when the name server started."""
     kv_path, store = settings.nameserver_kv_path, Path(settings.store_path)
     root = Path(kv_path).parent if kv_path else store
-    folder = root / "audit" if kv_path else root / "audit" / "nameserver"
+    # Name servers that were started in one place, each on a port of its own, have a folder each.
+    port = settings.nameserver_port
+    own = "nameserver" if port in (0, NAME_SERVER_PORT) else f"nameserver-{port}"
+    folder = root / "audit" / own
     sink = make_sink(
         settings.audit_target, folder, settings.audit_bytes, root=root if has_root else None
     )

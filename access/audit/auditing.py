@@ -41,11 +41,13 @@ class Peer(Protocol):
 class Audited(NamedTuple):
     """How a changing request is told: `object` names what it changes, and `state` says briefly how
     that is, before and after. Neither may tell a secret. `answered_later`: the handler returns
-    None, and `Auditing.ended` says how it went. Its word is in AUDIT_WORDS."""
+    None, and `Auditing.ended` says how it went. `done_by_others`: clients change the object after
+    the answer, so that how it is then says nothing. Its word is in AUDIT_WORDS."""
 
     object: Text
     state: Text = lambda _command: ""
     answered_later: bool = False
+    done_by_others: bool = False
 
 
 class Auditing:
@@ -92,7 +94,8 @@ class Auditing:
         if row.answered_later and answer is None:
             self._later[id(command)] = asked, event, row.state
             return None
-        yield self.recorder.end(event, after=_text(row.state, asked))
+        after = "" if row.done_by_others else _text(row.state, asked)
+        yield self.recorder.end(event, after=after)
         return answer
 
     def _ended_by(

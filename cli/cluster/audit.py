@@ -24,7 +24,7 @@ from aerobee.cli.printing.output import (
 from aerobee.cli.printing.times import parse_time, time_text
 from aerobee.client.admin import Admin
 from aerobee.client.administration.audit_events import AuditAnswer, audit_events
-from aerobee.client.errors import NetworkError
+from aerobee.client.errors import CallTimeout, NetworkError
 from aerobee.nearest_name import nearest_name
 from aerobee.protocol.bodies.audit import AUDIT_WORDS, OTHER_WORDS, AuditEvent
 from aerobee.protocol.bodies.routes import MASTER_ID
@@ -120,8 +120,12 @@ def _say_missing(told: Iterable[tuple[_Peer, AuditAnswer | NetworkError]]) -> in
                 say(f"{peer.shown} cannot tell: {answer.why_not}")
             if answer.damaged:
                 say(f"{peer.shown}: {answer.damaged} lines of its files cannot be read")
-        elif peer.number is None:
-            say(f"{peer.shown} cannot tell, as RocketMQ's name servers cannot: {answer}")
+        elif peer.number is None and isinstance(answer, CallTimeout):
+            # RocketMQ's name servers leave a request that they do not know without an answer.
+            say(
+                f"{peer.shown} has not told: {answer}. RocketMQ's name servers never answer this; "
+                "one of ours that hangs would not either"
+            )
         else:
             say(f"{peer.shown} did not answer, so its events are missing: {answer}")
             code = CANNOT_CONNECT
@@ -188,8 +192,9 @@ def _row(record: AuditRecord) -> tuple[object, ...]:
     if record.broker_id:
         where = f"{where} (slave {record.broker_id})"
     change = record.after or ""
-    if record.before and record.after:
-        change = f"{record.before} -> {record.after}"
+    if record.before:
+        # Clients make some changes after the answer: then only the state before is known.
+        change = f"{record.before} -> {record.after or '?'}"
     outcome = record.outcome or "?"
     if record.times > 1:
         outcome = f"{outcome} {record.times} times"

@@ -143,8 +143,10 @@ class PushConsumer:
 
     @property
     def topics(self) -> Collection[str]:
-        """Subscribed topics, the group's retry topic included."""
-        return self._subscriptions.keys()
+        """Subscribed topics, the group's retry topic included, and that of traces."""
+        trace = self._state.trace
+        subscribed = self._subscriptions.keys()
+        return subscribed if trace is None else {*subscribed, *trace.topics}
 
     def consumer_data(self) -> ConsumerData:
         """This group's part of a heartbeat (protocol/WIRE.md 4.2)."""

@@ -156,6 +156,12 @@ class MessageTrace:
             )
             self._tell(record, _names((message.msg_id,), keys))
 
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topic of the records, whose route is to be read again and again, once some were
+        sent: a broker that is drained has to be left."""
+        return (self._topic,) if self._turn else ()
+
     async def flush(self) -> None:
         """Send all that waits."""
         while self._waiting:

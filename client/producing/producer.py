@@ -105,7 +105,7 @@ class Producer(Role):
     @property
     def topics(self) -> Collection[str]:
         """Topics sent to so far."""
-        return self._topics
+        return self._topics if self._trace is None else {*self._topics, *self._trace.topics}
 
     def consumer_data(self) -> None:
         """A producer group has no consumer data."""

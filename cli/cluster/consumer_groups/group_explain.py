@@ -84,7 +84,13 @@ def findings_of(view: GroupView) -> list[Finding]:
 
 
 def _nothing_found(view: GroupView) -> str:
-    lag = view.lag()
+    lag, given_out = view.lag(), view.given_out()
+    if lag and given_out:
+        return (
+            f"nothing is known to keep it from consuming, but {given_out} messages were given out "
+            "and are not acknowledged yet: look again in a minute, a queue that has stood for so "
+            "long is stuck"
+        )
     if lag:
         return (
             "nothing keeps it from consuming: it comes on, and has not come to the end yet (look "

@@ -111,7 +111,7 @@ async def test_a_change_leaves_what_was_before_and_after(tmp_path: Path) -> None
         ("topic_update", "T", "absent", small),
         ("topic_update", "T", small, large),
         ("group_update", "G", "absent", kept),
-        ("offset_clone", "H from G in T", "absent", "queues=1 offsets=0"),
+        ("offset_clone", "H from G in T", "absent", "1:0"),
         ("group_delete", "G", kept, "absent"),
         ("clean_topics", "queues of unknown topics", "", ""),
         ("clean_queues", "queues without messages", "", ""),

@@ -92,6 +92,16 @@ def running() -> Iterator[RunningBroker]:
         yield broker
 
 
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Listeners that fail on purpose write no tracebacks into what commands say."""
+    client = logging.getLogger("aerobee.client")
+    before = client.level
+    client.setLevel(logging.CRITICAL)
+    yield
+    client.setLevel(before)
+
+
 @pytest.fixture
 def admin(running: RunningBroker) -> Iterator[Admin]:
     with Admin(running.name_server) as admin:
@@ -130,7 +140,6 @@ def consuming(
         if fails:
             raise RuntimeError("it fails on everything")
 
-    logging.getLogger("aerobee.client").setLevel(logging.CRITICAL)
     wanted = PushOptions(**{**EAGER, **options})  # type: ignore[arg-type]
     with PushConsumer(running.name_server, group, listener, wanted) as consumer:
         consumer.subscribe(topic, expression)

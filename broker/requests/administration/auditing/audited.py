@@ -36,6 +36,8 @@ _ABSENT = "absent"
 _SHOWN_SETTINGS = 16
 _READ_BYTES = 2048
 _SHOWN_ADDRESSES = 16
+# Queues whose offsets are shown one by one.
+_SHOWN_QUEUES = 16
 
 
 def audited_requests(
@@ -56,7 +58,7 @@ def audited_requests(
             lambda command: command.ext.get("aclFileFullPath") or "the default file of accounts",
             states.white,
         ),
-        Code.INVOKE_BROKER_TO_RESET_OFFSET: Audited(_reset, states.reset),
+        Code.INVOKE_BROKER_TO_RESET_OFFSET: Audited(_reset, states.reset, done_by_others=True),
         Code.CLONE_GROUP_OFFSET: Audited(_cloned, states.cloned),
         Code.CLEAN_EXPIRED_CONSUMEQUEUE: Audited(
             lambda _: "queues without messages", answered_later=True
@@ -133,9 +135,11 @@ class _States:
         return f"topics={len(self._offsets.topics_of(header.dest_group))}"
 
     def _progress(self, group: str, topic: str) -> str:
-        """Offsets are summed: of many queues each would be too much."""
+        """The offset of each queue, as `aerobee offset undo` takes them; the sum of very many."""
         offsets = self._offsets.of(group, topic)
-        return f"queues={len(offsets)} offsets={sum(offsets.values())}" if offsets else _ABSENT
+        if len(offsets) > _SHOWN_QUEUES:
+            return f"queues={len(offsets)} offsets={sum(offsets.values())}"
+        return ",".join(f"{queue}:{offset}" for queue, offset in sorted(offsets.items())) or _ABSENT
 
 
 def _field(name: str, command: Command) -> str:
@@ -154,6 +158,8 @@ def _reset(command: Command) -> str:
     where = f" queue {header.queue_id} at {header.offset}" if is_one else ""
     if command.body:
         where = " at the offsets that it names"
+    elif not is_one:
+        where = f" at {header.timestamp}"
     return f"{header.group} in {header.topic}{where}"
 
 
