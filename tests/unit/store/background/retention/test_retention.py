@@ -463,7 +463,8 @@ def test_failed_sync_of_the_directory_breaks_the_store(tmp_path: Path) -> None:
     files.fail("sync_directory", errno.EIO, "commitlog")
     run(store)
     assert "commitlog" in (store.not_writable_reason() or "")
-    assert log_files(tmp_path) == [SEGMENT, 2 * SEGMENT]
+    # The next segment may have been made ahead by then.
+    assert log_files(tmp_path)[:2] == [SEGMENT, 2 * SEGMENT]
     files.heal()
     assert not store.close()
 
