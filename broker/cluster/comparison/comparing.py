@@ -82,14 +82,12 @@ async def compare(
     try:
         if master.address in own_addresses:
             return itself(master.address)
-        found = await master.range_sums(0, 0, 1)
-        log = found.log if found is not None else await master.log_state()
+        ranges = store.make_log_ranges()
+        log, contents = await _log_and_contents(master, ranges)
         refused = _refused_for_names(log, master.address, settings)
         if refused is not None:
             return refused
-        ranges = store.make_log_ranges()
-        kind = RecordsOfBoth if found is None else SumsOfBoth
-        return await _Comparison(master.address, log, ranges, settings, kind(master, ranges)).run()
+        return await _Comparison(master.address, log, ranges, settings, contents).run()
     except MasterRefuses as error:
         return no_access(error)
     except RangeNotRead as error:
@@ -106,14 +104,23 @@ async def is_copy(slave: MasterRequests, store: MessageStore) -> bool:
     """Whether a slave's log and this store's are equal where both have bytes, so that a queue
     offset means the same message in both. Raises MasterUnreachable, MasterRefuses, RangeNotRead,
     RangeGone."""
-    found = await slave.range_sums(0, 0, 1)
-    log = found.log if found is not None else await slave.log_state()
     ranges = store.make_log_ranges()
+    log, contents = await _log_and_contents(slave, ranges)
     start, end = max(ranges.first, log.min_offset), min(ranges.end, log.max_offset)
     if start >= end:
         return ranges.end == 0 or log.max_offset == 0
-    contents = RecordsOfBoth if found is None else SumsOfBoth
-    return await contents(slave, ranges).first_difference(start, end) is None
+    return await contents.first_difference(start, end) is None
+
+
+async def _log_and_contents(
+    other: MasterRequests, ranges: LogRanges
+) -> tuple[MasterLog, SumsOfBoth | RecordsOfBoth]:
+    """The state of another broker, and the way to compare its log with ours: by checksums with one
+    of ours, by records with RocketMQ's."""
+    found = await other.range_sums(0, 0, 1)
+    if found is None:
+        return await other.log_state(), RecordsOfBoth(other, ranges)
+    return found.log, SumsOfBoth(other, ranges)
 
 
 # --- who it is ------------------------------------------------------------------------------------
