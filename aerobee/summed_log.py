@@ -90,13 +90,13 @@ class SummedLog:
         if found is None and len(self._sums) >= MOST_KINDS:
             key = text, None
             found = self._sums.get(key)
-        if found is not None and found.free > 0 and count == 1:
-            found.free -= 1
-            logger.log(level, text, *_short(values), extra=_EACH)
-            return
         if found is not None:
-            found.last = _short(values)
-            found.unlogged += count
+            if found.free > 0 and count == 1:
+                found.free -= 1
+                logger.log(level, text, *_short(values), extra=_EACH)
+            else:
+                found.last = _short(values)
+                found.unlogged += count
             return
         one = self._sums[key] = _Sum(self._clock(), logger, level, text, _short(values), count - 1)
         if one.unlogged:
