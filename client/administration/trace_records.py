@@ -66,6 +66,11 @@ def _record(fields: Sequence[str]) -> TraceRecord:
     return reader([*fields])
 
 
+def _text_at(fields: list[str], place: int) -> str | None:
+    """A field that records of older clients do not have."""
+    return _text(fields[place]) if len(fields) > place else None
+
+
 def _sent(fields: list[str]) -> TraceRecord:
     # The oldest clients end with the success, later ones put the broker's id before it.
     has_id = len(fields) >= 14
@@ -83,7 +88,7 @@ def _sent(fields: list[str]) -> TraceRecord:
         took_ms=int(fields[10]),
         offset_msg_id=_text(fields[12]) if has_id else None,
         success=None if success is None else _flag(success),
-        client_host=_text(fields[14]) if len(fields) > 14 else None,
+        client_host=_text_at(fields, 14),
     )
 
 
@@ -95,8 +100,8 @@ def _consuming(fields: list[str]) -> TraceRecord:
         request_id=fields[4],
         msg_id=fields[5],
         tries=int(fields[6]),
-        keys=_text(fields[7]) if len(fields) > 7 else None,
-        client_host=_text(fields[8]) if len(fields) > 8 else None,
+        keys=_text_at(fields, 7),
+        client_host=_text_at(fields, 8),
     )
 
 
@@ -107,10 +112,10 @@ def _consumed(fields: list[str]) -> TraceRecord:
         msg_id=fields[2],
         took_ms=int(fields[3]),
         success=_flag(fields[4]),
-        keys=_text(fields[5]) if len(fields) > 5 else None,
+        keys=_text_at(fields, 5),
         outcome=_outcome(int(fields[6])) if len(fields) > 6 else None,
         timestamp_ms=int(fields[7]) if len(fields) > 7 else None,
-        group=_text(fields[8]) if len(fields) > 8 else None,
+        group=_text_at(fields, 8),
     )
 
 
