@@ -5,9 +5,8 @@ import argparse
 from aerobee.cli.arguments.argument_types import assignment, text
 from aerobee.cli.arguments.shared_arguments import (
     Commands,
-    add_expect,
+    add_previewed,
     add_watch,
-    add_yes,
     asking,
     commands_of,
 )
@@ -67,8 +66,7 @@ def add_broker(parser: argparse.ArgumentParser) -> None:
         add("broker", type=text, metavar="NAME")
         add("--read", choices=("yes", "no"), help="whether consumers may read from it")
         add("--write", choices=("yes", "no"), help="whether producers may send to it")
-        add_yes(permission)
-        add_expect(permission)
+        add_previewed(permission)
     _add_drain(group)
 
 
@@ -85,5 +83,4 @@ def _add_drain(group: Commands) -> None:
         add("broker", type=text, metavar="NAME")
         add("--undo", action="store_true", help="let producers come back")
         add("--wait", action="store_true", help="return when they have left (1 if they have not)")
-        add_yes(drain)
-        add_expect(drain)
+        add_previewed(drain)

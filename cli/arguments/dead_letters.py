@@ -3,13 +3,7 @@
 import argparse
 
 from aerobee.cli.arguments.argument_types import text
-from aerobee.cli.arguments.shared_arguments import (
-    Commands,
-    add_expect,
-    add_yes,
-    asking,
-    commands_of,
-)
+from aerobee.cli.arguments.shared_arguments import Commands, add_previewed, asking, commands_of
 from aerobee.pipeline.argument_values import count
 
 
@@ -47,8 +41,7 @@ def _add_changes(group: Commands) -> None:
         resend.add_argument("group", type=text)
         about = "only this dead letter: its client's id, or its broker's"
         resend.add_argument("--id", type=text, metavar="ID", help=about)
-        add_yes(resend)
-        add_expect(resend)
+        add_previewed(resend)
     description = (
         "Delete the dead letters of a group: all of them, by deleting their topic, which the next "
         "dead letter makes again. Without --yes nothing is deleted."
@@ -56,5 +49,4 @@ def _add_changes(group: Commands) -> None:
     about = "say what dead letters there are; --yes: delete them"
     with asking(group, "dlq purge", about, description, admin=True) as purge:
         purge.add_argument("group", type=text)
-        add_yes(purge)
-        add_expect(purge)
+        add_previewed(purge)

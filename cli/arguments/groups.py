@@ -5,9 +5,8 @@ import argparse
 from aerobee.cli.arguments.argument_types import text
 from aerobee.cli.arguments.shared_arguments import (
     Commands,
-    add_expect,
+    add_previewed,
     add_watch,
-    add_yes,
     asking,
     commands_of,
 )
@@ -90,8 +89,7 @@ def _add_group_settings(parser: argparse.ArgumentParser) -> None:
 def _add_where(parser: argparse.ArgumentParser) -> None:
     about = "only on this broker (default: on all)"
     parser.add_argument("--broker", type=text, metavar="NAME", help=about)
-    add_yes(parser)
-    add_expect(parser)
+    add_previewed(parser)
 
 
 def add_offset(parser: argparse.ArgumentParser) -> None:
@@ -113,8 +111,7 @@ def add_offset(parser: argparse.ArgumentParser) -> None:
         clone.add_argument("source", type=text, metavar="SOURCE")
         clone.add_argument("group", type=text, metavar="GROUP")
         clone.add_argument("--topic", type=text, metavar="NAME", help=of_one)
-        add_yes(clone)
-        add_expect(clone)
+        add_previewed(clone)
     _add_undo(group)
 
 
@@ -134,8 +131,7 @@ def _add_reset(group: Commands) -> None:
         add("--to", type=text, required=True, metavar="WHERE", help=where)
         add("--only-back", action="store_true", help="leave queues alone that would miss messages")
         add("--broker", type=text, metavar="NAME", help="only on this broker (default: on all)")
-        add_yes(reset)
-        add_expect(reset)
+        add_previewed(reset)
 
 
 def _add_undo(group: Commands) -> None:
@@ -151,5 +147,4 @@ def _add_undo(group: Commands) -> None:
         where = "TOPIC/BROKER=QUEUE:OFFSET,..."
         about = "the offsets as they were, as the reset has printed them"
         undo.add_argument("offsets", type=text, nargs="+", metavar=where, help=about)
-        add_yes(undo)
-        add_expect(undo)
+        add_previewed(undo)

@@ -4,13 +4,7 @@ import argparse
 from typing import Final
 
 from aerobee.cli.arguments.argument_types import delay, delay_level, text
-from aerobee.cli.arguments.shared_arguments import (
-    Commands,
-    add_expect,
-    add_yes,
-    asking,
-    commands_of,
-)
+from aerobee.cli.arguments.shared_arguments import Commands, add_previewed, asking, commands_of
 from aerobee.pipeline.argument_values import count, number
 
 # The default of config/settings/delivery.py; a test compares them.
@@ -77,8 +71,7 @@ def _add_changing(group: Commands) -> None:
         )
         about = "what the name is, where a topic and a group have it"
         add("--as", dest="kind", choices=("topic", "group"), help=about)
-        add_yes(resend)
-        add_expect(resend)
+        add_previewed(resend)
     about = "say which message a group is stuck at; --yes: make it a dead letter and go on"
     description = (
         "Take the message at the head of a group's queue out of its way: it becomes a dead letter "
@@ -90,8 +83,7 @@ def _add_changing(group: Commands) -> None:
         add("topic", type=text)
         add("--queue", type=number, required=True, metavar="N", help="number of the queue")
         add("--broker", type=text, metavar="NAME", help="where several brokers have the topic")
-        add_yes(skip)
-        add_expect(skip)
+        add_previewed(skip)
 
 
 def _add_send(group: Commands) -> None:

@@ -64,6 +64,12 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
     either.add_argument("--dry-run", action="store_true", help="say what would be, as without it")
 
 
+def add_previewed(parser: argparse.ArgumentParser) -> None:
+    """Those of a change that is first a preview: `parsed.yes` and `parsed.expect`."""
+    add_yes(parser)
+    add_expect(parser)
+
+
 def add_expect(parser: argparse.ArgumentParser) -> None:
     """`parsed.expect`: the hash that a preview ended with, None without it
     (`cluster/previews.py`)."""

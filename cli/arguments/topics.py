@@ -5,7 +5,7 @@ import argparse
 from aerobee.cli.arguments.argument_types import text
 from aerobee.cli.arguments.shared_arguments import (
     Commands,
-    add_expect,
+    add_previewed,
     add_yes,
     asking,
     commands_of,
@@ -40,8 +40,7 @@ def add_topic(parser: argparse.ArgumentParser) -> None:
     )
     with asking(group, "topic purge", about, description, admin=True) as purge:
         purge.add_argument("topic", type=text)
-        add_yes(purge)
-        add_expect(purge)
+        add_previewed(purge)
 
 
 def _add_create(group: Commands) -> None:
