@@ -1,7 +1,7 @@
 """The table of a name server's audited requests: how each names its object, and that one's state.
 
-Registrations are no events: brokers make them by themselves. tests/unit/nameserver/test_audit.py
-holds that every other change has a row.
+Registrations are no events: brokers make them by themselves. That every other change has a row is
+held by tests/unit/broker/requests/test_audited.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from aerobee.access.audit.auditing import Audited, Auditing
 from aerobee.access.audit.making import make_sink
 from aerobee.access.audit.recorder import Recorder
 from aerobee.access.control import AccessControl
-from aerobee.config.model import Settings
+from aerobee.config.model import BY_NAME, Settings
 from aerobee.nameserver.kv import KvTable
 from aerobee.nameserver.routes import RouteTable
 from aerobee.protocol.codes import RequestCode as Code
@@ -22,8 +22,6 @@ from aerobee.protocol.errors import BadRequest
 from aerobee.protocol.frames.command import Command
 from aerobee.protocol.headers.admin import KvHeader
 
-#: The port of name servers where none is set (config/settings/service.py).
-NAME_SERVER_PORT = 9876
 _ABSENT = "absent"
 
 
@@ -68,7 +66,7 @@ def name_server_audit(
     root = Path(kv_path).parent if kv_path else store
     # Name servers that were started in one place, each on a port of its own, have a folder each.
     port = settings.nameserver_port
-    own = "nameserver" if port in (0, NAME_SERVER_PORT) else f"nameserver-{port}"
+    own = "nameserver" if port in (0, BY_NAME["nameserver_port"].default) else f"nameserver-{port}"
     folder = root / "audit" / own
     sink = make_sink(
         settings.audit_target, folder, settings.audit_bytes, root=root if has_root else None
